@@ -1,0 +1,47 @@
+# Two commands do everything: `make book` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help book test lint claims serve clean lock newest
+
+help: ## list the commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+book: $(VENV)/.book ## execute every cell and build the static site
+	@$(BIN)/python -m scaling_book.site.build
+
+test: $(VENV)/.test ## prove the library, the evidence, the pages and the site
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: $(VENV)/.test ## check code, cells, labels, imports and spelling only
+	@$(BIN)/python -m pytest tests/lint
+
+claims: $(VENV)/.book ## measure the evidence of every claim
+	@$(BIN)/python -m scaling_book.evidence
+
+serve: $(VENV)/.book ## live preview in a browser
+	@$(BIN)/python -m scaling_book.site.serve
+
+clean: ## remove what was built; keeps the environment
+	rm -rf _build conf.py .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+lock: ## resolve the newest allowed versions and write both lock files
+	@sh .ci/lock $(PYTHON)
+
+newest: ## fill the environment with the newest allowed versions instead of the locked ones
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --upgrade --upgrade-strategy eager -e '.[test]'
+	touch $(VENV)/.book $(VENV)/.test
+
+$(VENV)/.book: requirements.txt pyproject.toml
+	@echo "Installing the locked packages into $(VENV) (once; minutes) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -r requirements.txt
+	@touch $@
+
+$(VENV)/.test: requirements-test.txt $(VENV)/.book
+	@$(BIN)/pip install -r requirements-test.txt
+	@touch $@

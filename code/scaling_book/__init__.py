@@ -1,0 +1,1 @@
+"""What makes this book: evidence behind the claims, and the site that shows it."""

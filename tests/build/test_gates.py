@@ -1,0 +1,112 @@
+"""Whatever is wrong with a page, the build fails and its last lines say where.
+
+Each test builds a tiny book that inherits this book's configuration and goes through the entry
+point of ``make book``.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FRONT = "---\nfile_format: mystnb\nkernelspec: {name: python3}\n---\n\n"
+pytestmark = pytest.mark.book
+
+
+def write_book(folder: Path, page: str) -> Path:
+    for name in ("_config.yml", "references.bib"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n  - file: page\n")
+    (folder / "index.md").write_text("(start)=\n# Start\n\nA sound page.\n")
+    (folder / "page.md").write_text(page)
+    return folder
+
+
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "scaling_book.site.build", "--source", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def cell(*lines: str) -> str:
+    return "\n".join(["```{code-cell} python", *lines, "```", ""])
+
+
+PLOT = cell("import matplotlib.pyplot as plt", "_ = plt.plot([0, 1])")
+# fault → the page, and what the last lines must name
+FAULTS = {
+    "failing cell": (
+        FRONT + "# P\n\n" + cell("x = 1") + "\n" + cell("x / 0"),
+        ["page.md, cell 2", "x / 0", "ZeroDivisionError: division by zero"],
+    ),
+    "stderr in a cell": (
+        FRONT + "# P\n\n" + cell("import warnings", "warnings.warn('careful')"),
+        ["page.md", "stderr"],
+    ),
+    "undefined reference": ("# P\n\nSee {ref}`nowhere`.\n", ["page.md:3", "nowhere"]),
+    "dangling link": ("# P\n\nSee [there](#nowhere).\n", ["page.md:3", "nowhere"]),
+    "missing citation": ("# P\n\n{cite:t}`nobody1900`\n", ["page.md:3", "nobody1900"]),
+    "bad LaTeX": ("# P\n\nA formula:\n\n$$\\frac{1}{$$\n", ["page.md:", "bad LaTeX", "frac{1}{"]),
+    "unknown directive": ("# P\n\n```{nonsense}\n```\n", ["page.md:3", "nonsense"]),
+    "image without alt text": (
+        "# P\n\n```{image} dot.svg\n```\n",
+        ["page.md:3", "alternative text"],
+    ),
+    "figure of a cell without alt text": (
+        FRONT + "# P\n\n" + PLOT,
+        ["page.md", "alternative text"],
+    ),
+    "script of another host": (
+        '# P\n\n<script src="https://other.example/x.js"></script>\n',
+        ["page", "https://other.example/x.js"],
+    ),
+    "object address in an output": (
+        FRONT + "# P\n\n" + cell("object()"),
+        ["page.md", "address"],
+    ),
+    "page missing from the folder": (None, ["page"]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_build_fails_and_says_where(fault, tmp_path):
+    page, named = FAULTS[fault]
+    write_book(tmp_path, page or "")
+    (tmp_path / "dot.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>')
+    if page is None:
+        (tmp_path / "page.md").unlink()
+    done = build(tmp_path)
+    assert done.returncode != 0, done.stdout
+    last = done.stdout[done.stdout.index("The book was NOT built") :]
+    assert len(last.splitlines()) <= 25
+    for words in named:
+        assert words in last
+
+
+def test_a_sound_book_is_built_and_rebuilt_without_running_a_cell(tmp_path):
+    page = FRONT + "# P\n\n" + cell("print(6 * 7)")
+    write_book(tmp_path, page)
+    first = build(tmp_path)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "[1/1]" in first.stdout
+    html = tmp_path / "_build" / "html" / "page.html"
+    assert "42" in html.read_text("utf8")
+
+    (tmp_path / "page.md").write_text(page + "\nA new sentence.\n")
+    second = build(tmp_path)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "[1/1]" not in second.stdout
+    assert "A new sentence." in html.read_text("utf8")
+
+    (tmp_path / "page.md").write_text(page.replace("6 * 7", "6 * 8"))
+    third = build(tmp_path)
+    assert "[1/1]" in third.stdout
+    assert "48" in html.read_text("utf8")
+
+
+def test_a_folder_without_a_book_is_refused(tmp_path):
+    done = build(tmp_path)
+    assert done.returncode == 2
+    assert "_toc.yml" in done.stderr

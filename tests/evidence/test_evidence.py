@@ -1,0 +1,297 @@
+"""The evidence proves every claim, refutes what it should, and fails when the library is wrong."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from attention_scaling import Moments
+from pybtex.database import parse_file
+from scaling_book.evidence import (
+    EvidenceError,
+    Measurement,
+    core,
+    evidence,
+    problems,
+    run,
+    run_all,
+    slugs,
+    variance_control,
+)
+from scaling_book.evidence.__main__ import main
+from scaling_book.site.claims_file import load_claims
+
+ROOT = Path(__file__).parents[2]
+CLAIMS = load_claims(ROOT, list(parse_file(ROOT / "references.bib").entries))
+torch.set_num_threads(1)  # as in a build; more get in each other's way beside other tests
+measured = cache(run)
+
+
+@pytest.mark.parametrize("slug", slugs())
+def test_evidence_supports_the_right_statement_and_rejects_the_rival(slug):
+    assert problems(slug, measured(slug)) == []
+
+
+@pytest.mark.parametrize("slug", slugs())
+def test_standard_errors_are_at_most_a_hundredth_of_the_law(slug):
+    for m in measured(slug):
+        if m.standard_error is not None and m.expected != 0:
+            assert m.standard_error <= 0.01 * abs(m.expected), m.quantity
+
+
+@pytest.mark.parametrize("slug", slugs())
+def test_tolerances_are_not_generous(slug):
+    # six sample standard errors at most: five predicted ones, and some scatter between the two
+    for m in measured(slug):
+        assert m.tolerance <= 6 * (m.standard_error or 0), m.quantity
+
+
+@pytest.mark.parametrize("slug", slugs())
+def test_evidence_speaks_no_language(slug):
+    # A run of letters of four or more must be a name of code or of a function of the field.
+    names = {"MultiheadAttention", "Linear", "xavier_uniform_", "d_model"}
+    for m in measured(slug):
+        words = set(re.findall(r"[A-Za-z_]{4,}", f"{m.quantity} {m.reason}"))
+        assert words <= names, m.quantity
+
+
+def test_records_and_evidence_match():
+    assert {slug for slug, claim in CLAIMS.items() if claim.no_evidence is None} == set(slugs())
+
+
+def test_each_claim_is_discussed_once_on_its_page():
+    shown = Counter()
+    for page in sorted((ROOT / "chapters").rglob("*.md")):
+        docname = page.relative_to(ROOT).with_suffix("").as_posix()
+        for slug in re.findall(r"^[`:]{3,}\{claim\} +(\S+)", page.read_text("utf8"), re.M):
+            shown[slug, docname] += 1
+    assert shown == {(slug, claim.page): 1 for slug, claim in CLAIMS.items()}
+
+
+# The evidence must notice a wrong library. Each mutant names what is replaced, by what, and a
+# claim whose evidence must then fail.
+sample = variance_control.sample_dot_products
+
+
+def without(name):
+    def mutant(*args, **kwargs):
+        kwargs.pop(name, None)
+        return sample(*args, **kwargs)
+
+    return mutant
+
+
+def scaled(power):
+    return lambda d, *args, **kwargs: sample(d, *args, **kwargs) * d**power
+
+
+MUTANTS = {
+    "the variance is d²": ("sample_dot_products", scaled(0.5), "dot-product-variance-is-head-dim"),
+    "the variance is √d": (
+        "sample_dot_products",
+        scaled(-0.25),
+        "dot-product-variance-is-head-dim",
+    ),
+    "variance d², slope": ("sample_dot_products", scaled(0.5), "variance-grows-linearly"),
+    "variance d², count": ("sample_dot_products", scaled(0.5), "sum-of-head-dim-products"),
+    "variance 1 % off, d = 512": (
+        "sample_dot_products",
+        lambda *args, **kwargs: 1.03 * sample(*args, **kwargs),
+        "five-hundred-twelve",
+    ),
+    "variance d², range": ("sample_dot_products", scaled(0.5), "three-sigma-range"),
+    "half of the dimensions": (
+        "sample_dot_products",
+        lambda d, *args, **kwargs: sample(d // 2, *args, **kwargs),
+        "sum-of-head-dim-products",
+    ),
+    "the correlation is dropped": (
+        "sample_dot_products",
+        without("correlation"),
+        "dot-product-mean-zero",
+    ),
+    "the correlation is dropped, variance": (
+        "sample_dot_products",
+        without("correlation"),
+        "dot-product-variance-is-head-dim",
+    ),
+    "the correlation is dropped, growth": (
+        "sample_dot_products",
+        without("correlation"),
+        "variance-grows-linearly",
+    ),
+    "a mean is dropped": ("sample_dot_products", without("mean_k"), "dot-product-mean-zero"),
+    "a mean is dropped, variance": (
+        "sample_dot_products",
+        without("mean_k"),
+        "dot-product-variance-is-head-dim",
+    ),
+    "the law forgets the covariances": (
+        "gaussian_moments",
+        lambda mean_q, *_: Moments(0.0, float(len(mean_q))),
+        "entries-iid-unit-variance",
+    ),
+    "the law is d² for all": (
+        "gaussian_moments",
+        lambda mean_q, *_: Moments(0.0, float(len(mean_q)) ** 2),
+        "entries-iid-unit-variance",
+    ),
+    "a row is as wide as the average": (
+        "conditional_row_std",
+        lambda query: np.sqrt(query.size),
+        "dot-product-variance-is-head-dim",
+    ),
+    "every initialisation gives 1": (
+        "initial_query_variance",
+        lambda *_: 1.0,
+        "unit-variance-after-common-init",
+    ),
+    "every initialisation gives √d_k": (
+        "initial_logit_std",
+        lambda name, d_model, head_dim: math.sqrt(head_dim),
+        "unit-variance-after-common-init",
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_evidence_bites(mutant, monkeypatch):
+    name, replacement, slug = MUTANTS[mutant]
+    monkeypatch.setattr(variance_control, name, replacement)
+    assert problems(slug, run(slug))
+
+
+# The register
+
+
+@pytest.fixture
+def empty_register(monkeypatch):
+    monkeypatch.setattr(core, "_register", {})
+    monkeypatch.setattr(core, "_load_modules", lambda: None)
+
+
+def good():
+    return [Measurement("1 + 1", 2.0, 2.0, 0.0, "0", rival=3.0)]
+
+
+@pytest.mark.usefixtures("empty_register")
+def test_a_slug_has_one_evidence():
+    evidence("one-and-one")(good)
+    with pytest.raises(EvidenceError, match=r"'one-and-one' has evidence already, in .*good"):
+        evidence("one-and-one")(lambda: [])
+
+
+@pytest.mark.usefixtures("empty_register")
+def test_an_unknown_slug_is_told_its_neighbours():
+    evidence("one-and-one")(good)
+    evidence("two-and-two")(good)
+    with pytest.raises(EvidenceError, match="did you mean one-and-one"):
+        run("one-and-on")
+    with pytest.raises(EvidenceError, match="known: one-and-one, two-and-two"):
+        run("qqq")
+
+
+@pytest.mark.usefixtures("empty_register")
+def test_an_error_is_passed_on_with_the_slug():
+    evidence("one-and-one")(lambda: [1 / 0])
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_all()
+    assert "'one-and-one'" in caught.value.__notes__[0]
+
+
+@pytest.mark.usefixtures("empty_register")
+def test_no_measurement_is_no_evidence():
+    evidence("one-and-one")(lambda: [])
+    with pytest.raises(EvidenceError, match=r"'one-and-one'.*returned no measurement"):
+        run("one-and-one")
+
+
+@pytest.mark.usefixtures("empty_register")
+def test_run_all_reports_progress():
+    evidence("one-and-one")(good)
+    evidence("two-and-two")(good)
+    seen = []
+    assert list(run_all(lambda *step: seen.append(step))) == ["one-and-one", "two-and-two"]
+    assert seen == [(1, 2, "one-and-one"), (2, 2, "two-and-two")]
+
+
+def measurement(**changes):
+    fields = {
+        "quantity": "x",
+        "measured": 10.0,
+        "expected": 10.1,
+        "tolerance": 0.5,
+        "reason": "0",
+        "rival": 12.0,
+        "standard_error": 0.1,
+    }
+    return Measurement(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "supports", "rejects"),
+    [
+        ({}, True, True),
+        ({"measured": 10.7}, False, True),
+        ({"measured": math.nan}, False, False),
+        ({"measured": math.inf}, False, True),
+        ({"rival": None}, True, True),
+        ({"rival": 10.4}, True, False),  # inside the tolerance
+        ({"rival": 11.0, "standard_error": 0.3}, True, False),  # 3.3 standard errors away
+        ({"rival": 11.6, "standard_error": 0.3}, True, True),
+        ({"rival": 11.0, "standard_error": None}, True, True),
+    ],
+)
+def test_what_a_measurement_says(changes, supports, rejects):
+    m = measurement(**changes)
+    assert (m.supports, m.rejects_rival) == (supports, rejects)
+
+
+def test_problems_are_told_in_words():
+    (first, second) = problems("x-y", [measurement(measured=11.0), measurement(rival=10.2)])
+    assert "x-y: x measured 11, the right statement says 10.1 within 0.5" in first
+    assert "too close to the rival 10.2" in second
+    assert problems("x-y", [measurement(rival=None)]) == [
+        "x-y: no measurement has a rival; add one that could refute the claim"
+    ]
+
+
+# The command line
+
+
+def test_the_command_writes_what_it_measured(tmp_path, capsys):
+    file = tmp_path / "results.json"
+    assert main(["dot-product-mean-zero", "--json", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "[1/1] dot-product-mean-zero" in shown
+    assert "All 4 measurements support the right statements." in shown
+    rows = json.loads(file.read_text("utf8"))["dot-product-mean-zero"]
+    assert [Measurement(**row) for row in rows] == measured("dot-product-mean-zero")
+
+
+def test_the_command_fails_when_the_evidence_does(monkeypatch, capsys):
+    monkeypatch.setattr(variance_control, "sample_dot_products", without("correlation"))
+    assert main(["dot-product-mean-zero"]) == 1
+    captured = capsys.readouterr()
+    assert "FAILS" in captured.out
+    assert "dot-product-mean-zero: E[q·k], μ_q = μ_k = 0, ρ = 0.5" in captured.err
+
+
+def test_the_command_names_what_it_does_not_know(capsys):
+    assert main(["dot-product-mean-zer"]) == 2
+    assert "did you mean dot-product-mean-zero" in capsys.readouterr().err
+
+
+def test_the_register_alone_loads_neither_numpy_nor_torch():
+    code = (
+        "import sys, scaling_book.evidence; print(sorted({'numpy', 'torch'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

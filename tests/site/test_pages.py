@@ -1,0 +1,124 @@
+"""Every page, opened in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from scaling_book.site.paths import NODE_MODULES
+
+pytestmark = [pytest.mark.browser, pytest.mark.book]
+
+KILOBYTES = 350
+WIDTHS = (320, 390, 768, 992, 1100, 1280, 1440)
+AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+SCROLL_THROUGH = """async () => {
+  // lazy images load when they come into view
+  for (let y = 0; y < document.body.scrollHeight; y += 600) {
+    scrollTo(0, y);
+    await new Promise(requestAnimationFrame);
+  }
+  await Promise.all([...document.images].map((image) => image.decode().catch(() => {})));
+  scrollTo(0, 0);
+}"""
+
+RAW_TEX = r"""() => {
+  const skip = "pre, code, script, style, .katex-mathml, annotation, .search-summary";
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const text = walker.currentNode;
+    if (text.parentElement.closest(skip)) continue;
+    if (/\$|\\(frac|sqrt|begin|operatorname|left|mathbb)/.test(text.data))
+      found.push(text.data.trim());
+  }
+  return found;
+}"""
+
+EMPTY_FORMULAS = """() => [...document.querySelectorAll(".katex-html")].filter((formula) => {
+  // what is folded away has no box yet
+  if (formula.closest("details:not([open]), .sd-tab-content, [hidden], dialog")) return false;
+  const box = formula.getBoundingClientRect();
+  return box.width === 0 || box.height === 0;
+}).length"""
+
+BAD_IMAGES = """() => [...document.images]
+  .filter((image) => image.naturalWidth === 0 || !image.alt.trim())
+  .map((image) => image.src + " alt=" + JSON.stringify(image.alt))"""
+
+WIDER_THAN_PAGE = """() => {
+  const page = document.documentElement;
+  if (page.scrollWidth <= page.clientWidth) return [];
+  const wide = [...document.querySelectorAll("main *, header *, footer *")]
+    .filter((box) => box.getBoundingClientRect().right > page.clientWidth + 1)
+    .map((box) => box.tagName.toLowerCase() + "." + box.className);
+  return [`${page.scrollWidth} > ${page.clientWidth}`, ...wide.slice(0, 5)];
+}"""
+
+
+def test_opens_cleanly_and_complete(page_name: str, address: str, visit: Any) -> None:
+    """No complaint in the console, nothing from elsewhere, light, formulas set, images there."""
+    seen = visit(f"{address}/{page_name}.html")
+    seen.page.evaluate(SCROLL_THROUGH)
+    kilobytes = seen.transferred / 1000
+    elsewhere = [url for url in seen.requests if not url.startswith((address, "data:"))]
+    assert elsewhere == [], "asks other hosts"
+    assert seen.complaints == []
+    assert kilobytes <= KILOBYTES, f"{kilobytes:.0f} KB"
+    assert seen.page.evaluate(RAW_TEX) == [], "TeX in the text"
+    assert seen.page.evaluate(EMPTY_FORMULAS) == 0, "formulas without a box"
+    assert seen.page.evaluate(BAD_IMAGES) == []
+
+
+def test_fits_every_width(page_name: str, address: str, visit: Any) -> None:
+    """What is too wide scrolls in its own box; the page never scrolls sideways."""
+    page = visit(f"{address}/{page_name}.html").page
+    too_wide = {}
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        if boxes := page.evaluate(WIDER_THAN_PAGE):
+            too_wide[width] = boxes
+    assert too_wide == {}
+
+
+def _violations(result: dict[str, Any]) -> list[str]:
+    return [
+        f"{rule['id']} ({rule['impact']}): {node['html'][:160]}"
+        for rule in result["violations"]
+        for node in rule["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page_name: str, scheme: str, address: str, visit: Any) -> None:
+    """No violation of WCAG 2.2 AA or best practice that axe-core can see."""
+    page = visit(f"{address}/{page_name}.html", scheme=scheme).page
+    page.evaluate((NODE_MODULES / "axe-core" / "axe.min.js").read_text("utf8"))
+    found = []
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(350)  # the scripts that follow a change of width wait that long
+        options = {"resultTypes": ["violations"], "runOnly": {"type": "tag", "values": AXE_TAGS}}
+        found += [
+            f"{width} px: {violation}"
+            for violation in _violations(page.evaluate("(o) => axe.run(document, o)", options))
+        ]
+    assert found == []
+
+
+def test_opens_from_a_folder(page_name: str, site: Path, visit: Any) -> None:
+    """Without any server: styles apply, formulas have their fonts, nothing is refused."""
+    seen = visit((site / f"{page_name}.html").as_uri())
+    assert seen.complaints == []
+    assert {urlsplit(url).scheme for url in seen.requests} <= {"file", "data"}
+    sheets = seen.page.evaluate("document.styleSheets.length")
+    links = seen.page.locator("link[rel=stylesheet]").count()
+    assert sheets >= links > 5
+    accent = seen.page.evaluate(
+        "getComputedStyle(document.documentElement).getPropertyValue('--accent').trim()"
+    )
+    assert accent.startswith("#")
+    assert seen.page.evaluate("getComputedStyle(document.querySelector('main')).display") == "flex"
