@@ -85,6 +85,12 @@ def test_the_build_fails_and_says_where(fault, tmp_path):
         assert words in last
 
 
+def test_a_fault_does_not_hide_from_the_next_build(tmp_path):
+    write_book(tmp_path, FAULTS["undefined reference"][0])
+    assert build(tmp_path).returncode != 0
+    assert build(tmp_path).returncode != 0
+
+
 def test_a_sound_book_is_built_and_rebuilt_without_running_a_cell(tmp_path):
     page = FRONT + "# P\n\n" + cell("print(6 * 7)")
     write_book(tmp_path, page)

@@ -18,7 +18,7 @@ from scaling_book.evidence import Measurement
 from scaling_book.site import evidence_cache
 from scaling_book.site.claim_words import words_for
 from scaling_book.site.evidence_cache import EvidenceFailed, evidence_file, evidence_results
-from scaling_book.site.numbers import significant, with_error
+from scaling_book.site.number_format import significant, with_error
 
 ROOT = Path(__file__).parents[2]
 JUPYTER_BOOK = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"

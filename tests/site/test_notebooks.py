@@ -66,7 +66,7 @@ def test_only_what_a_reader_needs_is_kept() -> None:
     assert code.metadata == {"tags": ["hide-input"]}
     assert code.execution_count == 3
     assert [cell.id for cell in notebook.cells] == ["page-0", "page-1"]
-    assert notebook.metadata.kernelspec.display_name == "Python 3"
+    assert notebook.metadata["kernelspec"]["display_name"] == "Python 3"
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
 
 

@@ -104,7 +104,9 @@ def test_axe_finds_nothing(page_name: str, scheme: str, address: str, visit: Any
         options = {"resultTypes": ["violations"], "runOnly": {"type": "tag", "values": AXE_TAGS}}
         found += [
             f"{width} px: {violation}"
-            for violation in _violations(page.evaluate("(o) => axe.run(document, o)", options))
+            for violation in _violations(
+                page.evaluate("options => axe.run(document, options)", options)
+            )
         ]
     assert found == []
 

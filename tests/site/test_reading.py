@@ -152,16 +152,32 @@ def test_sidebar_opens_on_a_telephone(address: str, visit: Any) -> None:
 
 
 def test_wide_boxes_are_reachable_by_keyboard(address: str, visit: Any) -> None:
-    """A box that scrolls sideways has a tab stop, one that fits has none."""
+    """A formula that scrolls sideways is a tab stop; one that fits is none."""
     page = visit(f"{address}/index.html", width=390).page
     page.evaluate(
-        """() => {
-          const box = document.createElement("div");
-          document.querySelector("article").prepend(box);
-        }"""
+        """() => document.querySelector("article").insertAdjacentHTML("beforeend",
+          ["short", "long ".repeat(200)].map((text) =>
+            `<div class="math"><span class="katex-display"><span class="katex">` +
+            `<span class="katex-html" style="white-space:nowrap">${text}</span>` +
+            `</span></span></div>`).join(""))"""
     )
+    page.evaluate("dispatchEvent(new Event('resize'))")  # the script looks again
     stops = page.evaluate(
-        """() => [...document.querySelectorAll(".katex-display")]
-          .map((box) => [box.scrollWidth > box.clientWidth, box.tabIndex === 0])"""
+        """() => [...document.querySelectorAll(".katex-display")].slice(-2)
+          .map((box) => [box.scrollWidth > box.clientWidth, box.tabIndex])"""
     )
-    assert all(wide == stop for wide, stop in stops)
+    assert stops == [[False, -1], [True, 0]]
+
+
+def test_paper_is_light_and_unfolded(address: str, visit: Any) -> None:
+    page = visit(f"{address}/index.html", scheme="dark").page
+    page.evaluate(
+        """() => document.querySelector("article").insertAdjacentHTML(
+          "beforeend", "<details id='folded'><summary>More</summary>Words</details>")"""
+    )
+    state = f"[{THEME}, document.querySelector('#folded').open]"
+    assert page.evaluate(state) == ["dark", False]
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(state) == ["light", True]
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(state) == ["dark", False]

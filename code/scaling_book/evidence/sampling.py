@@ -2,6 +2,9 @@
 
 A tolerance is five standard errors of the estimate *under the right law*: its variance and its
 kurtosis enter, the sample does not. A sampler that is wrong cannot widen its own tolerance.
+
+Of N independent values with variance Var and kurtosis κ, the mean has the standard error √(Var/N)
+and the sample variance Var √((κ−1)/N); reasons print these with the numbers put in.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def mean_of(
         measured=estimate.value,
         expected=expected,
         tolerance=STANDARD_ERRORS * math.sqrt(variance / samples.size),
-        reason=f"{STANDARD_ERRORS} √(Var/N), N = {samples.size}",
+        reason=f"{STANDARD_ERRORS} √({variance:.4g}/{samples.size})",
         rival=rival,
         standard_error=estimate.standard_error,
     )
@@ -55,7 +58,7 @@ def variance_of(
         measured=estimate.value,
         expected=expected,
         tolerance=STANDARD_ERRORS * expected * math.sqrt((kurtosis - 1) / samples.size),
-        reason=f"{STANDARD_ERRORS} Var √((κ−1)/N), κ = {kurtosis:.2f}, N = {samples.size}",
+        reason=f"{STANDARD_ERRORS} Var √({kurtosis - 1:.3g}/{samples.size})",
         rival=rival,
         standard_error=estimate.standard_error,
     )
@@ -76,7 +79,7 @@ def std_of(
         measured=estimate.value,
         expected=expected,
         tolerance=STANDARD_ERRORS * expected * math.sqrt((kurtosis - 1) / samples.size) / 2,
-        reason=f"{STANDARD_ERRORS} σ √((κ−1)/N) / 2, κ = {kurtosis:.2f}, N = {samples.size}",
+        reason=f"{STANDARD_ERRORS} σ √({kurtosis - 1:.3g}/{samples.size}) / 2",
         rival=rival,
         standard_error=estimate.standard_error,
     )
@@ -96,7 +99,7 @@ def share_of(
         measured=share,
         expected=expected,
         tolerance=STANDARD_ERRORS * math.sqrt(expected * (1 - expected) / n),
-        reason=f"{STANDARD_ERRORS} √(p(1−p)/N), N = {n}",
+        reason=f"{STANDARD_ERRORS} √(p(1−p)/{n})",
         rival=rival,
         standard_error=math.sqrt(share * (1 - share) / n),
     )

@@ -6,7 +6,16 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-from scaling_book.site import address, alt_text, anchors, claims, finish, katex, notebooks, numbering
+from scaling_book.site import (
+    address,
+    alt_text,
+    anchors,
+    claims,
+    finish,
+    katex,
+    notebooks,
+    numbering,
+)
 from scaling_book.site.fingerprint import execution_fingerprint
 
 

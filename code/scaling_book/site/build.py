@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -77,9 +78,11 @@ def _run_sphinx(source: Path, log: Path) -> list[str]:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             jupyter_book(arguments, standalone_mode=False)
         problems = []
-    except Exception as error:  # reported below, whatever it is: the build must end with the cause
+    except (Exception, SystemExit) as error:  # whatever it is, the build must end with the cause
         output.write(f"\n{error}\n")
         problems = _problems(ANSI.sub("", output.getvalue())) or [str(error)]
+        # Sphinx keeps pages as read and would not warn of them again: the next build starts afresh
+        shutil.rmtree(build_dir(source) / ".doctrees", ignore_errors=True)
     log.write_text(ANSI.sub("", output.getvalue()), "utf8")
     return problems
 
@@ -116,11 +119,13 @@ def build(source: Path) -> int:
     _say("Executing the cells of pages that changed ...")
     problems: list[str] = []
     with ThreadPoolExecutor(1) as beside:
-        evidence = beside.submit(evidence_results, target)
+        has_claims = any(source.glob("chapters/*/claims.yml"))
+        evidence = beside.submit(evidence_results, target) if has_claims else None
         runs = execute_pages(source, execution_cache(target), report)
         problems += [str(run.failure) for run in runs if run.failure]
         try:
-            evidence.result()
+            if evidence is not None:
+                evidence.result()
             ensure_node_packages()
         except (EvidenceFailed, NodePackagesMissing) as error:
             problems.append(str(error))

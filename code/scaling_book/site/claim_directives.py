@@ -21,7 +21,7 @@ from scaling_book.site.claim_register import (
 )
 from scaling_book.site.claim_words import Words, words_for
 from scaling_book.site.claims_file import VERDICTS, Claim, Source
-from scaling_book.site.numbers import significant, with_error
+from scaling_book.site.number_format import significant, with_error
 
 
 class html_element(nodes.General, nodes.Element):
@@ -106,9 +106,9 @@ class LedgerDirective(SphinxDirective):
             ledger += heading
             rows = [self._row(claim, words) for claim in chapter]
             table = _table([words.verdict, words.claim, words.claimed], rows)
-            for row, claim in zip(table.findall(nodes.tbody), [chapter], strict=True):
-                for line, one in zip(row.children, claim, strict=True):
-                    line["ids"] = [ledger_anchor(one.slug)]
+            body = next(iter(table.findall(nodes.tbody)))
+            for row, claim in zip(body.children, chapter, strict=True):
+                row["ids"] = [ledger_anchor(claim.slug)]
             table["classes"].append("ledger-claims")
             ledger += table
         return [ledger]
@@ -213,7 +213,7 @@ def _scoreboard(chapters: list[list[Claim]], words: Words) -> nodes.Element:
         counts = Counter(claim.verdict for claim in chapter)
         cells = [str(counts[verdict]) for verdict in used] + [str(len(chapter))]
         rows.append([[nodes.paragraph("", "", first)], *([nodes.paragraph("", c)] for c in cells)])
-    header = [words.chapter, *(words.verdicts[verdict] for verdict in used), words.all_claims]
+    header = [words.chapter, *(words.verdicts[verdict] for verdict in used), words.total]
     table = _table(header, rows)
     table["classes"].append("ledger-scoreboard")
     return table

@@ -30,6 +30,7 @@ class Words:
     claimed: str
     chapter: str
     all_claims: str
+    total: str
 
 
 WORDS = MappingProxyType(
@@ -63,6 +64,7 @@ WORDS = MappingProxyType(
             claimed="What the answer says",
             chapter="Chapter",
             all_claims="All claims",
+            total="Total",
         ),
     }
 )

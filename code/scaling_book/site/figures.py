@@ -12,8 +12,9 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from attention_scaling.style import GRID, INK, MUTED
-
+# attention_scaling.style has them too; to import it would cost every build the import of torch.
+# A test holds the two together.
+INK, MUTED, GRID = "#24303c", "#6b7682", "#d8dde3"
 # The neutral inks on a light page and on a dark one. Colours of data read on both: they stay.
 DARK_INKS = {INK: "#d5dce3", MUTED: "#9aa6b2", GRID: "#38434d", "#000000": "#d5dce3"}
 MARK = '<style id="dark-inks">'

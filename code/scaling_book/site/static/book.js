@@ -2,9 +2,8 @@
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
   // A box that scrolls sideways must be reachable by keyboard; one that does not is no stop.
-  const boxes = document.querySelectorAll(".katex-display, .claim table, table.table");
   const reach = () => {
-    for (const box of boxes) {
+    for (const box of document.querySelectorAll(".katex-display, .claim table")) {
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
@@ -14,6 +13,21 @@ document.addEventListener("DOMContentLoaded", () => {
   document.fonts.ready.then(reach); // formulas get their final width with their font
 
   document.querySelector(".print-page")?.addEventListener("click", () => print());
+
+  // Paper is light and cannot be unfolded.
+  const root = document.documentElement;
+  let restore = [];
+  addEventListener("beforeprint", () => {
+    const theme = root.dataset.theme;
+    const folded = [...document.querySelectorAll("article details:not([open])")];
+    root.dataset.theme = "light";
+    for (const details of folded) details.open = true;
+    restore = [() => (root.dataset.theme = theme), ...folded.map((details) => () => (details.open = false))];
+  });
+  addEventListener("afterprint", () => {
+    for (const step of restore) step();
+    restore = [];
+  });
 
   // The menu to take a page along closes like any other.
   const menu = document.querySelector(".take-along");
