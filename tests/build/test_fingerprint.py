@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from scaling_book.site import fingerprint
 from scaling_book.site.fingerprint import execution_fingerprint
 

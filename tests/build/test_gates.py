@@ -41,6 +41,10 @@ FAULTS = {
         FRONT + "# P\n\n" + cell("x = 1") + "\n" + cell("x / 0"),
         ["page.md, cell 2", "x / 0", "ZeroDivisionError: division by zero"],
     ),
+    "cell that kills its kernel": (
+        FRONT + "# P\n\n" + cell("import os", "os._exit(1)"),
+        ["page.md, no kernel", "died"],
+    ),
     "stderr in a cell": (
         FRONT + "# P\n\n" + cell("import warnings", "warnings.warn('careful')"),
         ["page.md", "stderr"],

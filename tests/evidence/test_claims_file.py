@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from scaling_book.site.claims_file import ClaimsFileError, load_claims
 
 BIBLIOGRAPHY = ["vaswani2017", "yang2022"]

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from attention_scaling import Moments
 from pybtex.database import parse_file
+
+from attention_scaling import Moments
 from scaling_book.evidence import (
     EvidenceError,
     Measurement,

@@ -7,11 +7,12 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-import attention_scaling
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import attention_scaling
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]

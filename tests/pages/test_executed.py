@@ -4,6 +4,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+
 from scaling_book.site.execution import notebook_pages
 
 ROOT = Path(__file__).parents[2]

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
+
 from scaling_book.site.alt_text import says_nothing
 from scaling_book.site.notebooks import leaks
 from scaling_book.site.page_policy import content_security_policy, foreign_addresses

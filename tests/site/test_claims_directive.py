@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from scaling_book.evidence import Measurement
 from scaling_book.site import evidence_cache
 from scaling_book.site.claim_words import words_for

@@ -4,8 +4,9 @@ import io
 from pathlib import Path
 
 import pytest
-from attention_scaling.style import GRID, INK, MUTED
 from matplotlib.figure import Figure
+
+from attention_scaling.style import GRID, INK, MUTED
 from scaling_book.site.figures import DARK_INKS, size, with_dark_inks, with_image_sizes
 
 

@@ -1,6 +1,7 @@
 """The icon font holds what pages show."""
 
 from fontTools.ttLib import TTFont
+
 from scaling_book.site.icons import glyphs, keep_used_icons, without_unused_rules
 
 RULES = (

@@ -5,6 +5,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
 from scaling_book.site.notebooks import cleaned, leaks, page_with_cells
 from scaling_book.site.paths import PROJECT_ROOT
 

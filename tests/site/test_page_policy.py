@@ -4,6 +4,7 @@ import base64
 import hashlib
 
 import pytest
+
 from scaling_book.site.page_policy import (
     content_security_policy,
     foreign_addresses,

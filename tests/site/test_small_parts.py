@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from docutils import nodes
 from docutils.core import publish_doctree
+
 from scaling_book.site import address, finish
 from scaling_book.site.alt_text import says_nothing
 from scaling_book.site.anchors import label_first

@@ -122,7 +122,7 @@ def build(source: Path) -> int:
         has_claims = any(source.glob("chapters/*/claims.yml"))
         evidence = beside.submit(evidence_results, target) if has_claims else None
         runs = execute_pages(source, execution_cache(target), report)
-        problems += [str(run.failure) for run in runs if run.failure]
+        problems += [f"{run.page}, {run.failure}" for run in runs if run.failure]
         try:
             if evidence is not None:
                 evidence.result()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -26,26 +27,12 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
-class CellFailure:
-    """A cell that raised an error or ran out of time."""
-
-    page: str
-    cell: int  # counted from 1 among the page's code cells
-    source: str
-    error: str
-
-    def __str__(self) -> str:
-        cell = "\n".join(f"    {line}" for line in self.source.splitlines())
-        return f"{self.page}, cell {self.cell}:\n{cell}\n{self.error}"
-
-
-@dataclass(frozen=True)
 class PageRun:
-    """What became of one page: executed in so many seconds, or failed."""
+    """What became of one page: how long it took, and which cell failed with what error, if any."""
 
     page: str
     seconds: float
-    failure: CellFailure | None = None
+    failure: str | None = None
 
 
 def notebook_pages(source: Path) -> Iterator[Path]:
@@ -73,7 +60,8 @@ def _read(page: Path) -> NotebookNode:
     return read_myst_markdown_notebook(page.read_text("utf8"), path=str(page))
 
 
-def _failure(page: str, result: ExecutionResult) -> CellFailure | None:
+def _failure(result: ExecutionResult) -> str | None:
+    """Return the failed cell, counted from 1 among the page's code cells, with its error."""
     if result.err is None:
         return None
     cells = [cell for cell in result.nb.cells if cell.cell_type == "code"]
@@ -82,10 +70,20 @@ def _failure(page: str, result: ExecutionResult) -> CellFailure | None:
     failed = started[-1] if started else 0
     errors = [out for out in cells[failed].outputs if out.output_type == "error"]
     error = f"{errors[0].ename}: {errors[0].evalue}" if errors else str(result.err).splitlines()[0]
-    return CellFailure(page, failed + 1, cells[failed].source, ANSI.sub("", error))
+    source = textwrap.indent(cells[failed].source, "    ")
+    return f"cell {failed + 1}:\n{source}\n{ANSI.sub('', error)}"
 
 
 def _execute(page: Path, timeout: int) -> ExecutionResult:
+    try:
+        return _execute_once(page, timeout)
+    except RuntimeError:
+        # The kernel did not start or died. Two that start at once can pick the same port, so once
+        # more; a page that kills its kernel does it again, and then the error stands.
+        return _execute_once(page, timeout)
+
+
+def _execute_once(page: Path, timeout: int) -> ExecutionResult:
     return single_nb_execution(
         _read(page),
         cwd=str(page.parent),
@@ -140,9 +138,13 @@ def execute_pages(
         futures = {pool.submit(_execute, page, timeout): page for page in pages}
         for future in as_completed(futures):
             page = futures[future]
-            result = future.result()
             name = page.relative_to(source).as_posix()
-            run = PageRun(name, result.time, _failure(name, result))
+            try:
+                result = future.result()
+            except RuntimeError as error:
+                run = PageRun(name, 0.0, f"no kernel: {error}")
+            else:
+                run = PageRun(name, result.time, _failure(result))
             if run.failure is None:
                 bundle = CacheBundleIn(
                     result.nb, str(page), data={"execution_seconds": result.time}

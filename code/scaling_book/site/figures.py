@@ -2,7 +2,7 @@
 
 matplotlib writes colours into each element of an SVG file. A browser asks the file itself whether
 the page is dark, through ``prefers-color-scheme``, so the file answers with lighter inks. The
-page says which theme is on by setting ``color-scheme`` on its images (``static/book.css``).
+page says which theme is on by its ``color-scheme``, which images inherit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-# attention_scaling.style has them too; to import it would cost every build the import of torch.
-# A test holds the two together.
-INK, MUTED, GRID = "#24303c", "#6b7682", "#d8dde3"
+from attention_scaling.style import GRID, INK, MUTED
+
 # The neutral inks on a light page and on a dark one. Colours of data read on both: they stay.
 DARK_INKS = {INK: "#d5dce3", MUTED: "#9aa6b2", GRID: "#38434d", "#000000": "#d5dce3"}
 MARK = '<style id="dark-inks">'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,8 @@ from scaling_book.site.node import ensure_node_packages, node_executable
 from scaling_book.site.paths import NODE_MODULES, SITE
 
 logger = logging.getLogger(__name__)
+PUNCTUATION = re.compile(r"[.,;:!?)\]’”]+")
+LONG = 24  # characters of TeX
 KATEX = NODE_MODULES / "katex" / "dist"
 
 
@@ -99,6 +102,24 @@ def visit_math_block(self: Any, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def keep_punctuation(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Keep a full stop or comma on the line of the formula that it follows.
+
+    A formula is a box to the browser, and a line may break after a box. A long formula must stay
+    free to break inside, or it would not fit a narrow screen.
+    """
+    for formula in list(doctree.findall(nodes.math)):
+        if len(formula.astext()) > LONG:
+            continue
+        after = formula.next_node(descend=False, siblings=True)
+        mark = PUNCTUATION.match(after.astext()) if isinstance(after, nodes.Text) else None
+        if mark and formula.parent is after.parent:
+            after.parent.replace(after, nodes.Text(after.astext()[mark.end() :]))
+            together = nodes.inline("", "", classes=["unbroken"])
+            formula.replace_self(together)
+            together += [formula, nodes.Text(mark[0])]
+
+
 def _prepare(app: Sphinx) -> None:
     ensure_node_packages()
     app.add_css_file("../vendor/katex/katex.min.css")
@@ -123,4 +144,5 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("katex", (visit_math, None), (visit_math_block, None))
     app.add_config_value("katex_macros", {}, "html")
     app.connect("builder-inited", _prepare)
+    app.connect("doctree-resolved", keep_punctuation)
     app.connect("build-finished", _finish)

@@ -19,8 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from scaling_book.site.paths import PROJECT_ROOT, build_dir, site_dir
 from sphinx_external_toc.parsing import parse_toc_yaml
+
+from scaling_book.site.paths import PROJECT_ROOT, build_dir, site_dir
 
 # A site that was built elsewhere can be tested by naming its folder, <book>/_build/html.
 PREBUILT = os.environ.get("BOOK_SITE")
