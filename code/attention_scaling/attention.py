@@ -9,6 +9,7 @@ from typing import Literal, overload
 
 import torch
 
+from attention_scaling import _attention_parts as parts
 from attention_scaling import _checks
 
 __all__ = [
@@ -85,7 +86,7 @@ def attention_logits(
     factor = (
         default_scale(query.shape[-1]) if scale is None else _checks.finite_number("scale", scale)
     )
-    work = _working_dtype(query.dtype)
+    work = parts.working_dtype(query.dtype)
     # (…, L, E) @ (…, E, S) → (…, L, S)
     return (query.to(work) @ key.to(work).mT * factor).to(query.dtype)
 
@@ -208,18 +209,17 @@ def explicit_attention(
     factor = (
         default_scale(query.shape[-1]) if scale is None else _checks.finite_number("scale", scale)
     )
-    work = _working_dtype(query.dtype)
+    work = parts.working_dtype(query.dtype)
     q, k, v = query.to(work), key.to(work), value.to(work)
 
     if enable_gqa:
-        group = query.shape[-3] // key.shape[-3]
-        k = k.repeat_interleave(group, dim=-3)  # (…, H_kv, S, E)  → (…, H, S, E)
-        v = v.repeat_interleave(group, dim=-3)  # (…, H_kv, S, Ev) → (…, H, S, Ev)
+        k = parts.repeat_heads(k, q)  # (…, H_kv, S, E)  → (…, H, S, E)
+        v = parts.repeat_heads(v, q)  # (…, H_kv, S, Ev) → (…, H, S, Ev)
 
-    keep, bias = _split_mask(attn_mask, is_causal, q, k)
+    keep, bias = parts.split_mask(attn_mask, is_causal, q, 0, k.shape[-2])
 
     # 1. Logits, scaled, capped, masked: in this order. (…, L, E) @ (…, E, S) → (…, L, S)
-    logits = _pairwise_logits(q, k, keep) * factor
+    logits = parts.pairwise_logits(q, k, keep) * factor
     if softcap is not None:
         logits = softcap * (logits / softcap).tanh()
     if bias is not None:
@@ -229,7 +229,7 @@ def explicit_attention(
 
     # 2. Softmax over the keys. The shift m cancels, hence no gradient flows through it.
     m = logits.detach().amax(dim=-1, keepdim=True)  # (…, L, 1)
-    sink = None if sinks is None else _sink_column(sinks, q)  # () or (H, 1, 1)
+    sink = None if sinks is None else parts.sink_column(sinks, q)  # () or (H, 1, 1)
     if sink is not None:
         m = torch.maximum(m, sink.detach())
     dead = m == -math.inf  # nothing to attend to: no shift, and no 0/0 below
@@ -248,58 +248,5 @@ def explicit_attention(
         weights = torch.where(dead, math.nan, weights)
 
     # 4. Weighted mean of the values. (…, L, S) @ (…, S, Ev) → (…, L, Ev)
-    output = _weighted_values(weights, v, keep).to(query.dtype)
+    output = parts.weighted_values(weights, v, keep).to(query.dtype)
     return (output, weights.to(query.dtype)) if return_weights else output
-
-
-def _working_dtype(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
-
-
-def _split_mask(
-    attn_mask: torch.Tensor | None, is_causal: bool, q: torch.Tensor, k: torch.Tensor
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return which pairs are kept, (…, L, S) boolean, and what is added to their logits."""
-    if is_causal:
-        # True on and below the diagonal that starts at the top left.
-        return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(), None
-    if attn_mask is None:
-        return None, None
-    if attn_mask.dtype == torch.bool:
-        return attn_mask, None
-    return attn_mask != -math.inf, attn_mask.to(q.dtype)
-
-
-def _pairwise_logits(q: torch.Tensor, k: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-    """q kᵀ, with masked pairs free of NaN and infinity (their value is of no account)."""
-    if keep is None or (q.isfinite().all() and k.isfinite().all()):
-        return q @ k.mT
-    # The backward pass multiplies a zero gradient by k_j, and 0 · NaN is NaN. Zeros in place of
-    # masked vectors, pair by pair, keep it out; slow, but only non-finite inputs come here.
-    q_pairs = torch.where(keep[..., None], q[..., :, None, :], 0.0)  # (…, L, S, E)
-    k_pairs = torch.where(keep[..., None], k[..., None, :, :], 0.0)  # (…, L, S, E)
-    return (q_pairs * k_pairs).sum(dim=-1)
-
-
-def _weighted_values(
-    weights: torch.Tensor, v: torch.Tensor, keep: torch.Tensor | None
-) -> torch.Tensor:
-    """Weights times values, with masked pairs left out rather than multiplied by 0."""
-    if keep is None or v.isfinite().all():
-        return weights @ v
-    v_pairs = torch.where(keep[..., None], v[..., None, :, :], 0.0)  # (…, L, S, Ev)
-    return (weights[..., None] * v_pairs).sum(dim=-2)
-
-
-def _sink_column(sinks: torch.Tensor | float, q: torch.Tensor) -> torch.Tensor:
-    """Sink logits in a shape that broadcasts against (…, H, L, 1)."""
-    sink = torch.as_tensor(sinks, dtype=q.dtype, device=q.device)
-    if sink.dim() == 0:
-        return sink
-    if q.dim() < 3 or sink.shape != q.shape[-3:-2]:
-        heads = f"({q.shape[-3]},)" if q.dim() >= 3 else "() as there is no head dimension"
-        raise ValueError(
-            f"sinks must hold one logit per query head, shape {heads}, got {tuple(sink.shape)}; "
-            "pass one number to share it among the heads"
-        )
-    return sink[:, None, None]  # (H,) → (H, 1, 1)

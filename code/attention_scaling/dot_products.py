@@ -128,8 +128,10 @@ def iid_moments(
             + \sigma_q^2\mu_k^2 + \sigma_k^2\mu_q^2 + 2\rho\,\sigma_q\sigma_k\,\mu_q\mu_k\bigr]
 
     With zero means, unit variances and ρ = 0 the variance is d: the case of the paper's
-    footnote. The mean and the ρ = 0 variance hold for any law with these moments; the terms in ρ
-    of the variance need (q_i, k_i) to be jointly normal.
+    footnote. The mean holds for any law with these moments. The variance at ρ = 0 holds for any
+    such law in which q and k are *independent*; uncorrelated is not enough. k = ±q for normal q is
+    uncorrelated with q, yet Var(q·k) is d² + 2d with one random sign for the whole vector and 3d
+    with a sign per coordinate. The terms in ρ need (q_i, k_i) to be jointly normal.
 
     Parameters
     ----------

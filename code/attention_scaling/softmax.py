@@ -1,4 +1,7 @@
-"""Softmax in its naive and its safe form, how spread its weights are, and its Jacobian.
+"""Softmax in its naive and its safe form, and how spread its weights are.
+
+Softmax in one pass stands in `online_softmax`, its derivative in `softmax_jacobian`, and when it
+saturates in `saturation`.
 
 All functions take torch tensors; NumPy arrays go in and come out as NumPy arrays. They compute in
 the dtype they are given, so that the effect of a number format can be seen, and use nothing but
@@ -7,25 +10,12 @@ exp, log, max, sum and elementwise operations.
 
 from __future__ import annotations
 
-import math
-from typing import Any, TypeVar
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from attention_scaling import _checks
+from attention_scaling import _arrays
+from attention_scaling._arrays import Array
 
-__all__ = [
-    "effective_keys",
-    "entropy",
-    "naive_softmax",
-    "saturation_threshold",
-    "softmax",
-    "softmax_jacobian",
-]
-
-Array = TypeVar("Array", torch.Tensor, NDArray[Any])
+__all__ = ["effective_keys", "entropy", "naive_softmax", "softmax"]
 
 
 def naive_softmax(logits: Array, dim: int = -1) -> Array:
@@ -55,8 +45,8 @@ def naive_softmax(logits: Array, dim: int = -1) -> Array:
     IndexError
         If `dim` is not one of its dimensions.
     """
-    exponentials = _tensor("logits", logits).exp()
-    return _like(logits, exponentials / exponentials.sum(dim=dim, keepdim=True))
+    exponentials = _arrays.tensor("logits", logits).exp()
+    return _arrays.like(logits, exponentials / exponentials.sum(dim=dim, keepdim=True))
 
 
 def softmax(logits: Array, dim: int = -1) -> Array:
@@ -76,10 +66,10 @@ def softmax(logits: Array, dim: int = -1) -> Array:
     Blanchard, Higham and Higham (2021), "Accurately computing the log-sum-exp and softmax
     functions".
     """
-    z = _tensor("logits", logits)
+    z = _arrays.tensor("logits", logits)
     # The shift cancels, hence no gradient flows through it.
     exponentials = (z - z.detach().amax(dim=dim, keepdim=True)).exp()
-    return _like(logits, exponentials / exponentials.sum(dim=dim, keepdim=True))
+    return _arrays.like(logits, exponentials / exponentials.sum(dim=dim, keepdim=True))
 
 
 def entropy(weights: Array, dim: int = -1) -> Array:
@@ -109,11 +99,11 @@ def entropy(weights: Array, dim: int = -1) -> Array:
     IndexError
         If `dim` is not one of its dimensions.
     """
-    p = _weights(weights)
+    p = _arrays.weights(weights)
     # ln 1 = 0 stands in for ln 0, in the value and in the gradient. NaN stays NaN.
     logarithms = torch.where(p > 0, p, 1.0).log()
     # 0 - 0 is 0, while -(0) would print as -0.
-    return _like(weights, 0.0 - (p * logarithms).sum(dim=dim))
+    return _arrays.like(weights, 0.0 - (p * logarithms).sum(dim=dim))
 
 
 def effective_keys(weights: Array, dim: int = -1) -> Array:
@@ -123,82 +113,5 @@ def effective_keys(weights: Array, dim: int = -1) -> Array:
 
     Parameters, return value (a count, no unit) and errors are those of `entropy`.
     """
-    h = entropy(_tensor("weights", weights), dim)
-    return _like(weights, h.exp())
-
-
-def softmax_jacobian(weights: Array) -> Array:
-    r"""Jacobian of softmax at its output p: :math:`J = \operatorname{diag}(p) - p\,p^\top`.
-
-    J is symmetric, positive semi-definite and J·1 = 0; its trace is :math:`1 - \sum_i p_i^2` and
-    its spectral norm at most ½. It is zero where p is one-hot: saturation.
-
-    Parameters
-    ----------
-    weights : tensor or ndarray, shape (…, n)
-        Softmax outputs.
-
-    Returns
-    -------
-    tensor or ndarray, shape (…, n, n)
-        ``J[i, j]`` = ∂p_i/∂z_j, dtype of `weights`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As for `entropy`.
-    """
-    p = _weights(weights)
-    return _like(weights, torch.diag_embed(p) - p[..., :, None] * p[..., None, :])
-
-
-def saturation_threshold(n_keys: int) -> float:
-    r"""Logit spread :math:`\sigma_c = \sqrt{2 \ln n}` above which softmax condenses.
-
-    For n independent normal logits of standard deviation σ, as n grows, the weight sits on a
-    number of keys that stays bounded when σ > σ_c and spreads over ever more keys when σ < σ_c.
-    At practical n this is a crossover, not a step. σ_c is also the leading term of the expected
-    maximum of n standard normals.
-
-    Parameters
-    ----------
-    n_keys : int
-        Number of keys in the row, at least 1.
-
-    Returns
-    -------
-    float
-        In the unit of the logits (none).
-
-    Raises
-    ------
-    ValueError
-        If `n_keys` is no positive integer.
-
-    References
-    ----------
-    Derrida (1981), the random-energy model: σ_c is its freezing point.
-    """
-    return math.sqrt(2.0 * math.log(_checks.positive_int("n_keys", n_keys)))
-
-
-def _tensor(name: str, values: torch.Tensor | NDArray[Any]) -> torch.Tensor:
-    """Return the argument as a checked tensor."""
-    if isinstance(values, np.ndarray):
-        values = torch.tensor(values)
-    return _checks.floating_tensor(name, values, min_dims=1)
-
-
-def _like(argument: Array, result: torch.Tensor) -> Array:
-    """Return the result as the kind of array that came in."""
-    return result.numpy() if isinstance(argument, np.ndarray) else result
-
-
-def _weights(weights: torch.Tensor | NDArray[Any]) -> torch.Tensor:
-    p = _tensor("weights", weights)
-    if (p < 0).any():
-        raise ValueError(
-            f"weights must not be negative, got a minimum of {float(p.min()):.3g}; "
-            "pass softmax outputs, not logits"
-        )
-    return p
+    h = entropy(_arrays.tensor("weights", weights), dim)
+    return _arrays.like(weights, h.exp())

@@ -9,15 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import attention_scaling as lib
 import numpy as np
 import pytest
 import torch
+
+import attention_scaling as lib
 
 PACKAGE = Path(lib.__file__).parent
 RNG = np.random.default_rng(0)
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.zeros(2, 3, 4)  # (H, L, E)
+P = torch.full((3,), 1 / 3)
 MASK = torch.ones(3, 3, dtype=torch.bool)
 
 
@@ -51,7 +53,13 @@ FORBIDDEN = {
 }
 
 
-@pytest.mark.parametrize("module", ["attention.py", "softmax.py"])
+EXPLICIT = (
+    *("attention.py", "_attention_parts.py", "online_attention.py", "softmax.py"),
+    *("online_softmax.py", "softmax_jacobian.py", "score_limits.py", "normalization.py"),
+)
+
+
+@pytest.mark.parametrize("module", EXPLICIT)
 def test_explicit_paths_use_no_ready_made_softmax(module):
     tree = ast.parse((PACKAGE / module).read_text("utf8"))
     for node in ast.walk(tree):
@@ -67,6 +75,35 @@ def test_explicit_paths_use_no_ready_made_softmax(module):
 
 def attend(*tensors, **options):
     return lib.explicit_attention(*(tensors or (X, X, X)), **options)
+
+
+def attend_online(*tensors, **options):
+    return lib.online_attention(*(tensors or (X, X, X)), **options)
+
+
+def attend_fused(*tensors, **options):
+    return lib.fused_attention(*(tensors or (X, X, X)), **options)
+
+
+def scores(placement="on_query", fmt="float16", **options):
+    return lib.scaled_scores(X, X, placement, fmt, **options)
+
+
+def threshold(head_dim=64, fmt="float16", placement="on_query", **options):
+    return lib.overflow_threshold(head_dim, fmt, placement, **options)
+
+
+def ceiling(limit=100, head_dim=64, n_keys=10, **options):
+    return lib.clamped_weight_ceiling(limit, head_dim, n_keys, **options)
+
+
+def rotate(x=X, positions=None, **options):
+    return lib.apply_rotary(x, torch.arange(3) if positions is None else positions, **options)
+
+
+def watch(model):
+    with lib.find_first_nonfinite(model):
+        pass
 
 
 def sample(**options):
@@ -207,6 +244,154 @@ BAD_CALLS = {
         ValueError,
         "sinks",
     ),
+    # softmax: states, derivative, saturation
+    "chunk zero": (lambda: lib.online_softmax(P, chunk_size=0), ValueError, "chunk_size"),
+    "online logits list": (lambda: lib.online_softmax([1.0]), TypeError, "logits"),
+    "online dim": (lambda: lib.online_softmax(torch.zeros(2, 3), dim=2), IndexError, "range"),
+    "steps of a list": (lambda: lib.online_softmax_steps([1.0]), TypeError, "logits"),
+    "steps of a scalar": (
+        lambda: lib.online_softmax_steps(torch.tensor(1.0)),
+        ValueError,
+        "dimension",
+    ),
+    "state shapes": (
+        lambda: lib.SoftmaxState(torch.zeros(2), torch.zeros(3)),
+        ValueError,
+        "from_logits",
+    ),
+    "state dtypes": (lambda: lib.SoftmaxState(P, P.double()), TypeError, "dtype"),
+    "state of floats": (lambda: lib.SoftmaxState(0.0, 1.0), TypeError, "maximum"),
+    "trace of logits": (lambda: lib.jacobian_trace(X - 1), ValueError, "weights"),
+    "norm of logits": (lambda: lib.jacobian_frobenius_norm(X - 1), ValueError, "weights"),
+    "bounds of logits": (lambda: lib.jacobian_spectral_bounds(X - 1), ValueError, "weights"),
+    "product of logits": (lambda: lib.jacobian_vector_product(X - 1, X), ValueError, "weights"),
+    "product with a list": (lambda: lib.jacobian_vector_product(P, [1.0]), TypeError, "vector"),
+    "product of lengths": (
+        lambda: lib.jacobian_vector_product(P, torch.zeros(2)),
+        ValueError,
+        "vector",
+    ),
+    "one key has no threshold": (lambda: lib.saturation_ratio(1.0, 1), ValueError, "n_keys"),
+    "spread negative": (lambda: lib.saturation_ratio(-1.0, 8), ValueError, "logit_std"),
+    "spread NaN": (lambda: lib.random_energy_entropy(math.nan, 8), ValueError, "logit_std"),
+    # attention: the other paths
+    "online chunk": (lambda: attend_online(chunk_size=0), ValueError, "chunk_size"),
+    "online dropout": (lambda: attend_online(dropout_p=0.1), ValueError, "dropout"),
+    "online mask and causal": (
+        lambda: attend_online(attn_mask=MASK, is_causal=True),
+        ValueError,
+        "tril",
+    ),
+    "online sinks": (lambda: attend_online(sinks=torch.zeros(3)), ValueError, "sinks"),
+    "online scale": (lambda: attend_online(scale=math.nan), ValueError, "scale"),
+    "fused cap": (lambda: attend_fused(softcap=2.0), NotImplementedError, "softcap"),
+    "fused sinks": (lambda: attend_fused(sinks=0.0), NotImplementedError, "sinks"),
+    "fused rows": (
+        lambda: attend_fused(masked_rows="nan"),
+        NotImplementedError,
+        "masked_rows",
+    ),
+    "fused weights": (
+        lambda: attend_fused(return_weights=True),
+        NotImplementedError,
+        "explicit_attention",
+    ),
+    "fused bad cap": (lambda: attend_fused(softcap=-1.0), ValueError, "softcap"),
+    "fused scale": (lambda: attend_fused(scale=math.inf), ValueError, "scale"),
+    "fused mask and causal": (
+        lambda: attend_fused(attn_mask=MASK, is_causal=True),
+        ValueError,
+        "tril",
+    ),
+    "front door key": (
+        lambda: lib.scaled_dot_product_attention(X, X.double(), X),
+        TypeError,
+        "key",
+    ),
+    "front door dropout": (
+        lambda: lib.scaled_dot_product_attention(X, X, X, None, 0.5),
+        ValueError,
+        "dropout",
+    ),
+    # formats and precision
+    "unknown format": (lambda: lib.float_format("fp16"), KeyError, "bfloat16"),
+    "no format": (lambda: lib.float_format(torch.int8), KeyError, "float16"),
+    "rounding integers": (
+        lambda: lib.round_to_format(torch.tensor([1]), "float16"),
+        TypeError,
+        "float",
+    ),
+    "rounding halves": (lambda: lib.round_to_format(P.half(), "bfloat16"), TypeError, "float64"),
+    "placement twice": (
+        lambda: lib.Placement("twice", "fl(s·fl(s·q)·k)", query_power=1.0, product_power=1.0),
+        ValueError,
+        "add up to 1",
+    ),
+    "placement nowhere": (lambda: lib.Placement("none", "fl(q·k)"), ValueError, "got 0"),
+    "unknown placement": (lambda: scores("before"), KeyError, "on_both"),
+    "scores format": (lambda: scores(fmt="half"), KeyError, "fmt"),
+    "scores scale": (lambda: scores(scale=-1.0), ValueError, "scale"),
+    "scores accumulator": (lambda: scores(accumulate="float16"), ValueError, "accumulate"),
+    "scores of arrays": (
+        lambda: lib.scaled_scores(EYE, EYE, "on_query", "float16"),
+        TypeError,
+        "query",
+    ),
+    "threshold head_dim": (lambda: threshold(0), ValueError, "head_dim"),
+    "threshold placement": (lambda: threshold(placement="q"), KeyError, "placement"),
+    "threshold scale": (lambda: threshold(scale=0.0), ValueError, "scale"),
+    # limits
+    "clamp negative": (lambda: lib.clamp_scores(X, -100.0), ValueError, "limit"),
+    "clamp list": (lambda: lib.clamp_scores([1.0]), TypeError, "scores"),
+    "ceiling limit": (lambda: ceiling(limit=0), ValueError, "limit"),
+    "ceiling n": (lambda: ceiling(n_keys=0), ValueError, "n_keys"),
+    "ceiling others": (lambda: ceiling(other_scores=-101), ValueError, "other_scores"),
+    "ceiling scale": (lambda: ceiling(scale=-1.0), ValueError, "scale"),
+    "cap negative": (lambda: lib.soft_cap(X, -50.0), ValueError, "cap"),
+    "cap of a list": (lambda: lib.soft_cap([1.0], 50.0), TypeError, "logits"),
+    # normalisation
+    "norm of an array": (lambda: lib.layer_norm(EYE), TypeError, "x must"),
+    "norm of nothing": (lambda: lib.rms_norm(X[..., :0]), ValueError, "last dimension"),
+    "norm of a scalar": (lambda: lib.l2_norm(torch.tensor(1.0)), ValueError, "dimension"),
+    "eps negative": (lambda: lib.rms_norm(X, eps=-1e-6), ValueError, "eps"),
+    "gain shape": (lambda: lib.layer_norm(X, torch.ones(3)), ValueError, "weight"),
+    "gain list": (lambda: lib.rms_norm(X, [1.0]), TypeError, "weight"),
+    "shift shape": (lambda: lib.layer_norm(X, None, torch.ones(5)), ValueError, "bias"),
+    "qk kind": (lambda: lib.qk_norm(X, X, kind="cosine"), ValueError, "kind"),
+    "qk gain for l2": (
+        lambda: lib.qk_norm(X, X, torch.ones(4), kind="l2"),
+        ValueError,
+        "scale",
+    ),
+    "qk without heads": (
+        lambda: lib.qk_norm(X[0], X[0], full_width=True),
+        ValueError,
+        "head dimension",
+    ),
+    "qk dims": (lambda: lib.qk_norm(X, X[..., :2]), ValueError, "last dimension"),
+    # rotation
+    "frequencies odd": (lambda: lib.rotary_frequencies(3), ValueError, "even"),
+    "frequencies of one": (lambda: lib.rotary_frequencies(1), ValueError, "head_dim"),
+    "frequencies base": (lambda: lib.rotary_frequencies(4, 0.0), ValueError, "base"),
+    "rotating an array": (lambda: rotate(EYE), TypeError, "x must"),
+    "rotating odd": (lambda: rotate(X[..., :3]), ValueError, "even"),
+    "rotating too many": (lambda: rotate(rotary_dim=6), ValueError, "rotary_dim"),
+    "rotating none": (lambda: rotate(rotary_dim=0), ValueError, "rotary_dim"),
+    "positions list": (lambda: rotate(positions=[0, 1, 2]), TypeError, "arange"),
+    "positions boolean": (lambda: rotate(positions=P > 0), TypeError, "positions"),
+    "positions length": (lambda: rotate(positions=torch.arange(4)), ValueError, "positions"),
+    "rotation factor": (lambda: rotate(attention_factor=math.nan), ValueError, "attention_factor"),
+    "yarn zero": (lambda: lib.yarn_attention_factor(0), ValueError, "factor"),
+    "yarn mscale": (lambda: lib.yarn_attention_factor(32, math.inf), ValueError, "mscale"),
+    # devices: "meta" tensors have shapes but no data, and stand in for an accelerator
+    "key device": (lambda: attend(X, X.to("meta"), X), TypeError, "device"),
+    "value device": (lambda: attend_online(X, X, X.to("meta")), TypeError, "value"),
+    "mask device": (lambda: attend(attn_mask=MASK.to("meta")), TypeError, "move it"),
+    "gain device": (lambda: lib.rms_norm(X, X[0, 0].to("meta")), TypeError, "weight"),
+    "state devices": (lambda: lib.SoftmaxState(P, P.to("meta")), TypeError, "device"),
+    "scale None": (lambda: lib.soft_cap(X, None), ValueError, "cap"),
+    # the hunt for NaN
+    "watching a function": (lambda: watch(torch.relu), TypeError, "Module"),
 }
 
 

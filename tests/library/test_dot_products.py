@@ -8,6 +8,9 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from attention_scaling import (
     conditional_row_std,
     estimate_mean,
@@ -19,8 +22,6 @@ from attention_scaling import (
     loglog_slope,
     sample_dot_products,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def assert_supports(estimate, predicted, rival):
@@ -53,6 +54,18 @@ def test_std_grows_with_the_square_root():
     dims = [4, 16, 64, 256, 1024]
     stds = [estimate_std(sample_dot_products(d, 25_000, rng=rng)).value for d in dims]
     assert_supports(loglog_slope(dims, stds), 0.5, rival=1.0)
+
+
+def test_uncorrelated_is_not_independent():
+    """k = ±q is uncorrelated with q, yet its variance is not d: E(q·k)² = E‖q‖⁴, or d E q_i⁴."""
+    d, rng = 16, np.random.default_rng(3)
+    q = rng.standard_normal((200_000, d))
+    sign_per_vector, sign_per_coordinate = rng.choice([-1, 1], (2, len(q), d))
+    sign_per_vector[:] = sign_per_vector[:, :1]
+    for sign, variance in ((sign_per_vector, d**2 + 2 * d), (sign_per_coordinate, 3 * d)):
+        k = sign * q
+        assert abs(estimate_mean((q * k)[:, 0]).z_score(0)) < 4  # uncorrelated
+        assert_supports(estimate_variance((q * k).sum(axis=1)), variance, iid_moments(d).variance)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +193,11 @@ def test_chunks_do_not_change_the_law_and_cover_every_sample():
     assert samples.shape == (130,)
     assert samples.dtype == np.float64
     assert len(np.unique(samples)) == 130
+
+
+def test_std_is_the_root_of_the_variance():
+    assert iid_moments(64).std == 8
+    assert iid_moments(64, correlation=0.5).second_moment == 80 + 32**2
 
 
 def test_degenerate_laws_are_exact():

@@ -4,6 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from attention_scaling import (
     Estimate,
     estimate_mean,
@@ -11,8 +14,6 @@ from attention_scaling import (
     estimate_variance,
     loglog_slope,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 finite_lists = st.lists(st.floats(-100, 100), min_size=4, max_size=30)
 

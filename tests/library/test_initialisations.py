@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from torch import nn
+
 from attention_scaling import (
     INITIALISATIONS,
     Initialisation,
@@ -14,7 +16,6 @@ from attention_scaling import (
     initial_query_variance,
     sample_initial_logits,
 )
-from torch import nn
 
 NAMES = list(INITIALISATIONS)
 D_MODEL, HEAD_DIM = 768, 64

@@ -1,22 +1,15 @@
-"""Softmax, entropy and Jacobian: laws, an exactly summed reference, and where naive breaks."""
+"""Softmax and entropy: laws, an exactly summed reference, and where the naive form breaks."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from attention_scaling import (
-    effective_keys,
-    entropy,
-    estimate_mean,
-    naive_softmax,
-    saturation_threshold,
-    softmax,
-    softmax_jacobian,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
+from attention_scaling import effective_keys, entropy, naive_softmax, online_softmax, softmax
 
 from .reference import softmax_row
 
@@ -84,7 +77,7 @@ def test_rows_without_a_maximum_are_nan():
 def test_dtype_and_kind_are_kept():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         assert softmax(torch.zeros(3, dtype=dtype)).dtype == dtype
-    for function in (softmax, naive_softmax, entropy, effective_keys, softmax_jacobian):
+    for function in (softmax, naive_softmax, online_softmax, entropy, effective_keys):
         array = np.full((2, 4), 0.25, dtype=np.float32)
         result = function(array)
         assert isinstance(result, np.ndarray)
@@ -128,65 +121,3 @@ def test_entropy_sums_the_dimension_asked_for():
     p = softmax(torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1)), dim=1)
     assert entropy(p, dim=1).shape == (3, 5)
     torch.testing.assert_close(entropy(p, dim=1), entropy(p.transpose(1, 2)))
-
-
-@given(random_logits)
-def test_jacobian(z):
-    p = softmax(z)
-    jacobian = softmax_jacobian(p)
-    automatic = torch.autograd.functional.jacobian(
-        lambda t: torch.softmax(t, dim=-1), torch.tensor(z)
-    )
-    # Entries below 1/4 made of a few operations: 1e-15; sums of 8 of them, 1e-14.
-    assert jacobian == pytest.approx(np.asarray(automatic), abs=1e-15)
-    assert (jacobian == jacobian.T).all()
-    assert jacobian.sum(axis=0) == pytest.approx(np.zeros(8), abs=1e-14)
-    assert np.trace(jacobian) == pytest.approx(1 - (p**2).sum(), abs=1e-14)
-    frobenius_squared = (p**2).sum() - 2 * (p**3).sum() + (p**2).sum() ** 2
-    assert (jacobian**2).sum() == pytest.approx(frobenius_squared, abs=1e-14)
-    eigenvalues = np.linalg.eigvalsh(jacobian)
-    largest = (p * (1 - p)).max()
-    assert eigenvalues[0] > -1e-14
-    assert largest - 1e-14 <= eigenvalues[-1] <= min(0.5, 2 * largest) + 1e-14
-
-
-def test_jacobian_keeps_leading_dimensions_and_reaches_one_half():
-    assert softmax_jacobian(torch.full((2, 3, 4), 0.25)).shape == (2, 3, 4, 4)
-    half = softmax_jacobian(np.array([0.5, 0.5, 0.0]))
-    assert np.linalg.eigvalsh(half)[-1] == pytest.approx(0.5)
-    assert (softmax_jacobian(np.array([0.0, 1.0])) == 0).all()
-
-
-def test_threshold_values():
-    expected = {1: 0.0, 16: 2.3548, 64: 2.8841, 256: 3.3302, 1024: 3.7233}
-    for n, value in expected.items():
-        assert saturation_threshold(n) == pytest.approx(value, abs=5e-5)
-
-
-def test_threshold_separates_two_behaviours():
-    """Effective keys from n = 256 to 16384: grow with n at σ_c/2, stay put at 2σ_c."""
-
-    def mean_effective_keys(n, times_threshold, seed):
-        rng = np.random.default_rng(seed)
-        sigma = times_threshold * saturation_threshold(n)
-        return estimate_mean(effective_keys(softmax(sigma * rng.standard_normal((400, n)))))
-
-    below = [mean_effective_keys(n, 0.5, 1) for n in (256, 16384)]
-    above = [mean_effective_keys(n, 2.0, 2) for n in (256, 16384)]
-    # Below: e^H ≈ n·e^{-σ²/2} = n^{3/4} at half the threshold: a factor 64^{3/4} = 22.6, less at
-    # finite n. Above: bounded.
-    assert below[1].value - 5 * below[1].standard_error > 10 * below[0].value
-    assert above[1].value + 5 * above[1].standard_error < 1.5 * above[0].value
-    assert above[1].value < 5
-
-
-def test_unit_logits_leave_attention_almost_uniform():
-    """At σ = 1: H → ln n - ½, so 0.61 n effective keys; the rival is a focused row."""
-    n = 2048
-    rng = np.random.default_rng(3)
-    estimate = estimate_mean(entropy(softmax(rng.standard_normal((500, n)))))
-    # Correction of order e/n: ln mean e^z loses (e - 1)/(2n), about 4e-4.
-    assert estimate.value == pytest.approx(
-        math.log(n) - 0.5, abs=4 * estimate.standard_error + 2e-3
-    )
-    assert estimate.standard_error < 0.01 * math.log(n)

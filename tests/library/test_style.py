@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import matplotlib as mpl
 import numpy as np
 import pytest
-from attention_scaling.style import CYCLE, GRID, INK, MUTED, use_book_style
 from matplotlib.figure import Figure
+
+from attention_scaling.style import CYCLE, GRID, INK, MUTED, use_book_style
 
 WHITE, DARK = "#ffffff", "#14181e"
 #: Linear sRGB to XYZ (IEC 61966-2-1); its second row gives the luminance.

@@ -108,7 +108,11 @@ def test_make_help_lists_every_command():
     makefile = (ROOT / "Makefile").read_text("utf8")
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split()
     shown = subprocess.run(
-        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert sorted(line.split()[0] for line in shown.splitlines()) == sorted(phony)
 

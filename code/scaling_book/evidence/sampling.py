@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from attention_scaling import estimate_mean, estimate_std, estimate_variance
 from numpy.typing import NDArray
 
+from attention_scaling import estimate_mean, estimate_std, estimate_variance
 from scaling_book.evidence.core import Measurement
 
 Samples = NDArray[np.float64]

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
 from attention_scaling import (
     conditional_row_std,
     gaussian_moments,
@@ -21,8 +23,6 @@ from attention_scaling import (
     sample_initial_logits,
 )
 from attention_scaling.initialisations import INITIALISATIONS
-from numpy.typing import NDArray
-
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.sampling import (
     loglog_slope_of,
