@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def project(tmp_path):
     """A copy of what is tracked by the fingerprint, and of the site's code that is not."""
-    for name in ("code", "requirements.txt", "matplotlibrc", "chapters"):
+    for name in ("code", "data", "requirements.txt", "matplotlibrc", "chapters"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

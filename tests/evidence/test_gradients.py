@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from attention_scaling import explicit_attention, jacobian_frobenius_norm, softmax_jacobian
 from scaling_book.evidence import gradients, problems, run, saturation
 from scaling_book.evidence.normal_rows import NormalRows, moments_of_maximum, over_query_norms
