@@ -79,6 +79,10 @@ def fused_attention(
         )
     if scale is not None:
         scale = _checks.finite_number("scale", scale)
+        if scale <= 0:
+            # PyTorch's causal kernel for the CPU multiplies its mask by the scale as well, and
+            # 0·(−∞) is NaN. With the sign, or the zero, on the query it is the same attention.
+            query, scale = (-query, -scale) if scale < 0 else (query * 0.0, 1.0)
     if attn_mask is not None and query.dtype == torch.float64 and attn_mask.is_floating_point():
         attn_mask = attn_mask.to(query.dtype)  # PyTorch wants one dtype; float32 fits into float64
     return functional.scaled_dot_product_attention(

@@ -43,6 +43,24 @@ def test_the_first_arguments_are_those_of_torch():
     assert all(name in theirs for name in ours)
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.125])
+@pytest.mark.parametrize("shape", [(3, 4), (1, 1, 3, 4)], ids=["math", "flash"])
+def test_a_causal_mask_is_not_scaled(scale, shape):
+    # PyTorch 2.13's causal kernel for the CPU multiplies −∞ by the scale: NaN where it is not > 0.
+    query, key, value = torch.randn(
+        3, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
+    fused = fused_attention(query, key, value, is_causal=True, scale=scale)
+    explicit = explicit_attention(query, key, value, is_causal=True, scale=scale)
+    assert_near(fused.detach(), explicit.detach(), 1e-12)
+    for mine, other in zip(
+        torch.autograd.grad(fused.sum(), (query, key, value)),
+        torch.autograd.grad(explicit.sum(), (query, key, value)),
+        strict=True,
+    ):
+        assert_near(mine, other, 1e-12)
+
+
 @given(cases, st.sampled_from([torch.float64, torch.float32]))
 def test_fused_equals_explicit_in_value_and_gradient(case, dtype):
     tensors, options = build(case)
