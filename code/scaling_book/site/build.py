@@ -103,9 +103,9 @@ def _site_hash(site: Path) -> str:
 
 def build(source: Path) -> int:
     """Build the book that lies in `source` and return the exit status: 0, or 1 with the cause."""
-    from scaling_book.site import execution_cache
     from scaling_book.site.evidence_cache import EvidenceFailed, evidence_results
     from scaling_book.site.execution import PageRun, execute_pages
+    from scaling_book.site.fingerprint import execution_cache
     from scaling_book.site.node import NodePackagesMissing, ensure_node_packages
 
     start = float(os.environ.get(STARTED, time.time()))

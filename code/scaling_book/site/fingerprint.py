@@ -52,3 +52,8 @@ def execution_fingerprint(root: Path = PROJECT_ROOT) -> str:
     versions += [f"{name} {metadata.version(name)}" for name in PACKAGES]
     digest.update("\n".join(versions).encode())
     return digest.hexdigest()[:16]
+
+
+def execution_cache(build: Path) -> Path:
+    """Return the folder of executed notebooks that is valid for the code as it stands now."""
+    return build / f".jupyter_cache-{execution_fingerprint()}"

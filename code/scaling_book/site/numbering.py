@@ -11,6 +11,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
+TAKEN = "book_taken_section_numbers"
+
 
 def _is_opening(docname: str) -> bool:
     return docname.endswith("/index")
@@ -33,17 +35,30 @@ def _headings(env: BuildEnvironment, docname: str) -> Iterator[nodes.reference]:
             yield reference
 
 
+def _as_sphinx_left_it(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    # Before Sphinx compares: a page whose numbers seem to have changed would be written again.
+    for docname, numbers in getattr(env, TAKEN, {}).items():
+        env.toc_secnumbers.get(docname, {}).update(numbers)
+    return []
+
+
 def _unnumbered_headings(app: Sphinx, env: BuildEnvironment) -> list[str]:
     # After: the headings of the opening page give theirs back.
+    taken: dict[str, dict[str, tuple[int, ...]]] = {}
     for docname in filter(_is_opening, env.toc_secnumbers):
+        numbers = env.toc_secnumbers[docname]
+        anchors = [heading["anchorname"] for heading in _headings(env, docname)]
+        taken[docname] = {anchor: numbers[anchor] for anchor in anchors if anchor in numbers}
+        # empty, not missing: Sphinx would fall back on the number of the page
+        numbers.update(dict.fromkeys(anchors, ()))
         for heading in _headings(env, docname):
             heading["secnumber"] = None
-            # empty, not missing: Sphinx would fall back on the number of the page
-            env.toc_secnumbers[docname][heading["anchorname"]] = ()
+    setattr(env, TAKEN, taken)  # kept with the environment, for the next build
     return []
 
 
 def setup(app: Sphinx) -> None:
     """Act after Sphinx has collected the headings, and after it has numbered them."""
     app.connect("doctree-read", _pages_first, priority=900)
+    app.connect("env-get-updated", _as_sphinx_left_it, priority=100)
     app.connect("env-get-updated", _unnumbered_headings, priority=900)
