@@ -60,7 +60,7 @@ def initial_logit_std(
     input_second_moment: float = 1.0,
     scale: float = 1.0,
 ) -> float:
-    r"""Standard deviation of a logit at initialisation: |scale| · √d_k · Var(q_i).
+    r"""Standard deviation of a logit at initialisation: √d_k · Var(q_i) times the absolute scale.
 
     With Var(q_i) = Var(k_i) = d_model · Var(W) · E[x²] this is √d_k · d_model · Var(W) · E[x²] for
     the raw logit (`scale` = 1). The probability runs over the weights: for any two inputs with

@@ -132,8 +132,8 @@ def qk_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Normalise q and k before their product, which bounds every logit.
 
-    With unit gain and "rms" or "layer", ‖q‖ and ‖k‖ are at most √d, so |q·k| ≤ d, and with the
-    factor 1/√d a logit is at most √d. With "l2", |q·k| ≤ 1: without a factor above 1 a softmax
+    With unit gain and "rms" or "layer", ‖q‖ and ‖k‖ are at most √d, so abs(q·k) ≤ d, and with the
+    factor 1/√d a logit is at most √d. With "l2", abs(q·k) ≤ 1: without a factor above 1 a softmax
     over n keys then gives no key more than e²/(e² + n − 1).
 
     Parameters
@@ -148,7 +148,7 @@ def qk_norm(
         `l2_norm` (Henry et al., 2020).
     full_width : bool
         Normalise all heads of a token together, before they are split (OLMo 2), instead of each
-        alone. Heads then keep their relative sizes, and |q·k| in one head can reach H·E.
+        alone. Heads then keep their relative sizes, and abs(q·k) in one head can reach H·E.
     eps : float
         As for the normalisation chosen.
 

@@ -101,7 +101,7 @@ def soft_cap(logits: Array, cap: float) -> Array:
     r"""Squeeze logits smoothly into (−cap, cap): :math:`c \tanh(z/c)`.
 
     Odd, with slope 1 at zero and :math:`1 - \tanh^2(z/c)` elsewhere: order is kept and no two
-    logits become equal, until rounding makes them so, at |z| ≈ 9 c in float32. Belongs after the
+    logits become equal, until rounding makes them so, at about ±9 c in float32. Belongs after the
     scale and before the mask: a mask of −∞ would become −c, which leaves a masked key at least
     e^{−2c} times the weight of any other.
 
