@@ -16,7 +16,9 @@ Array = TypeVar("Array", torch.Tensor, NDArray[Any])
 def tensor(name: str, values: torch.Tensor | NDArray[Any], *, min_dims: int = 1) -> torch.Tensor:
     """Return the argument as a checked tensor."""
     if isinstance(values, np.ndarray):
-        values = torch.tensor(values)
+        # torch refuses views with negative strides and foreign byte orders
+        native = values.dtype.newbyteorder("=")
+        values = torch.tensor(np.ascontiguousarray(values, dtype=native)).reshape(values.shape)
     return _checks.floating_tensor(name, values, min_dims=min_dims)
 
 

@@ -147,8 +147,8 @@ def explicit_attention(
     .. math:: \operatorname{softmax}(\mathrm{scale}\cdot q k^\top + \mathrm{mask})\,v
 
     The arguments up to `enable_gqa` are those of PyTorch's ``scaled_dot_product_attention``, and
-    on finite inputs the results agree. float16 and bfloat16 inputs are computed in float32 and
-    rounded once, at the end; float32 and float64 stay what they are.
+    on finite inputs whose logits are finite the results agree. float16 and bfloat16 inputs are
+    computed in float32 and rounded once, at the end; float32 and float64 stay what they are.
 
     A masked pair never leaks: NaN or infinity in a masked key or value reaches neither the results
     nor the gradients of the rows that mask it (PyTorch lets 0 · NaN through).
@@ -244,9 +244,11 @@ def explicit_attention(
     if masked_rows == "uniform":
         weights = torch.where(dead, 1.0 / weights.shape[-1], weights)
         keep = None if keep is None else keep | dead
-    elif masked_rows == "nan":
-        weights = torch.where(dead, math.nan, weights)
 
     # 4. Weighted mean of the values. (…, L, S) @ (…, S, Ev) → (…, L, Ev)
-    output = parts.weighted_values(weights, v, keep).to(query.dtype)
+    output = parts.weighted_values(weights, v, keep)
+    if masked_rows == "nan":
+        # On the results, not before: 0 · NaN in the backward pass would reach every value.
+        output, weights = (torch.where(dead, math.nan, result) for result in (output, weights))
+    output = output.to(query.dtype)
     return (output, weights.to(query.dtype)) if return_weights else output

@@ -52,7 +52,7 @@ class Estimate:
         return difference / self.standard_error
 
     def __str__(self) -> str:
-        """Value ± standard error, rounded to the error's first digit: ``64.1 ± 0.4``."""
+        """Value ± standard error, with decimals up to the error's first digit: ``64.1 ± 0.4``."""
         if self.standard_error == 0:
             return f"{self.value:.6g} ± 0"
         decimals = max(0, -math.floor(math.log10(self.standard_error)))
@@ -136,7 +136,7 @@ def estimate_std(samples: ArrayLike) -> Estimate:
     Returns
     -------
     Estimate
-        In the unit of the samples. Constant samples give 0 ± 0.
+        In the unit of the samples. Constant samples give 0 ± 0, rounding apart.
 
     Raises
     ------
@@ -176,11 +176,11 @@ def loglog_slope(x: ArrayLike, y: ArrayLike) -> Estimate:
         )
     if min(horizontal.min(), vertical.min()) <= 0:
         raise ValueError("x and y must be above 0 to have logarithms; drop the other points")
+    if np.ptp(horizontal) == 0:
+        raise ValueError("x must take at least two values to define a slope, got one repeated")
     u = np.log(horizontal) - np.log(horizontal).mean()
     v = np.log(vertical) - np.log(vertical).mean()
     spread = float(u @ u)
-    if spread == 0:
-        raise ValueError("x must take at least two values to define a slope, got one repeated")
     slope = float(u @ v) / spread
     residuals = v - slope * u
     standard_error = math.sqrt(float(residuals @ residuals) / (u.size - 2) / spread)

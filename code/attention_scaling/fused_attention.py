@@ -35,10 +35,10 @@ def fused_attention(
     of; they are refused instead of being computed on another path under this name.
     `scaled_dot_product_attention` of this library chooses a path that can.
 
-    On finite inputs the results are those of `explicit_attention`, rounding apart: in float16 and
-    bfloat16 a kernel may round the weights to half precision before they meet the values. What
-    differs by choice: PyTorch multiplies the values of masked keys by 0, so NaN or infinity among
-    them reaches the output.
+    On finite inputs with finite logits the results are those of `explicit_attention`, rounding
+    apart: in float16 and bfloat16 a kernel may round the weights to half precision before they
+    meet the values. What differs by choice: PyTorch multiplies the values of masked keys by 0, so
+    NaN or infinity among them reaches the output.
 
     Parameters
     ----------
@@ -83,6 +83,8 @@ def fused_attention(
             # PyTorch's causal kernel for the CPU multiplies its mask by the scale as well, and
             # 0·(−∞) is NaN. With the sign, or the zero, on the query it is the same attention.
             query, scale = (-query, -scale) if scale < 0 else (query * 0.0, 1.0)
+    if attn_mask is not None and attn_mask.dim() < 2:
+        attn_mask = attn_mask.expand(query.shape[-2], key.shape[-2])  # the kernels want two
     if attn_mask is not None and query.dtype == torch.float64 and attn_mask.is_floating_point():
         attn_mask = attn_mask.to(query.dtype)  # PyTorch wants one dtype; float32 fits into float64
     return functional.scaled_dot_product_attention(

@@ -24,7 +24,9 @@ def layer_norm(
               \qquad \mu = \tfrac1d \sum_i x_i, \quad \sigma^2 = \tfrac1d \sum_i (x_i - \mu)^2
 
     Without w and b the result has mean 0 and mean square σ²/(σ² + ε), a little below 1: norm √d.
-    Neither a constant added to x nor (as far as ε is negligible) a positive factor is seen.
+    Neither a constant added to x nor (as far as ε is negligible) a positive factor is seen. That is
+    for exact arithmetic: the mean is rounded once, and where σ is no larger than that error, as for
+    a constant vector of large numbers in float32, the result is the error divided by √ε.
 
     Parameters
     ----------
@@ -109,7 +111,7 @@ def l2_norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     Returns
     -------
     tensor, shape (…, d)
-        Dtype of `x`; its norm is below 1.
+        Dtype of `x`; its norm is below 1, rounding apart.
 
     Raises
     ------

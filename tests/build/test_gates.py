@@ -4,9 +4,12 @@ Each test builds a tiny book that inherits this book's configuration and goes th
 point of ``make book``.
 """
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,8 +20,10 @@ pytestmark = pytest.mark.book
 
 
 def write_book(folder: Path, page: str) -> Path:
-    for name in ("_config.yml", "references.bib"):
-        shutil.copy(ROOT / name, folder / name)
+    config = (ROOT / "_config.yml").read_text("utf8")
+    assert "  timeout: 120\n" in config
+    (folder / "_config.yml").write_text(config.replace("timeout: 120", "timeout: 4"), "utf8")
+    shutil.copy(ROOT / "references.bib", folder / "references.bib")
     (folder / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n  - file: page\n")
     (folder / "index.md").write_text("(start)=\n# Start\n\nA sound page.\n")
     (folder / "page.md").write_text(page)
@@ -44,6 +49,10 @@ FAULTS = {
     "cell that kills its kernel": (
         FRONT + "# P\n\n" + cell("import os", "os._exit(1)"),
         ["page.md, no kernel", "died"],
+    ),
+    "cell that never ends": (
+        FRONT + "# P\n\n" + cell("while True:", "    pass"),
+        ["page.md, cell 1", "longer than 4 s", "execute.timeout"],
     ),
     "stderr in a cell": (
         FRONT + "# P\n\n" + cell("import warnings", "warnings.warn('careful')"),
@@ -87,6 +96,27 @@ def test_the_build_fails_and_says_where(fault, tmp_path):
     assert len(last.splitlines()) <= 25
     for words in named:
         assert words in last
+
+
+def test_a_page_that_is_not_utf8_is_named(tmp_path):
+    write_book(tmp_path, "# P\n")
+    with (tmp_path / "page.md").open("ab") as file:
+        file.write(b"\ncaf\xe9\n")
+    done = build(tmp_path)
+    assert done.returncode != 0
+    assert "page.md:3: not UTF-8" in done.stdout
+
+
+def test_an_interrupted_build_stops_and_goes_on_later(tmp_path):
+    write_book(tmp_path, FRONT + "# P\n\n" + cell("import time", "time.sleep(3)", "print(6 * 7)"))
+    command = [sys.executable, "-m", "scaling_book.site.build", "--source", str(tmp_path)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    time.sleep(4)
+    os.killpg(running.pid, signal.SIGINT)
+    output, _ = running.communicate(timeout=15)
+    assert running.returncode == 130
+    assert output.rstrip().endswith("build again to go on.")
+    assert build(tmp_path).returncode == 0
 
 
 def test_a_fault_does_not_hide_from_the_next_build(tmp_path):

@@ -19,6 +19,7 @@ from attention_scaling import (
     attention_logits,
     default_scale,
     explicit_attention,
+    fused_attention,
     online_attention,
 )
 
@@ -508,3 +509,22 @@ def test_arguments_are_not_modified(attention):
     copies = [t.clone() for t in (q, k, v, bias)]
     attention(q, k, v, bias, softcap=2.0, sinks=0.0)
     assert all(torch.equal(a, b) for a, b in zip((q, k, v, bias), copies, strict=True))
+
+
+@pytest.mark.parametrize("attention", [explicit_attention, online_attention])
+def test_nan_for_an_empty_row_stays_in_that_row(attention):
+    query, key, value = torch.ones(3, 2, 2, dtype=torch.float64).unbind()
+    value = value.clone().requires_grad_()
+    mask = torch.tensor([[False, False], [True, True]])
+    output = attention(query, key, value, mask, masked_rows="nan")
+    assert output[0].isnan().all()
+    assert output[1].isfinite().all()
+    (gradient,) = torch.autograd.grad(output[1].sum(), value)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("mask", [torch.ones(4).bool(), torch.tensor(True), torch.zeros(4)])
+def test_masks_of_fewer_than_two_dimensions_broadcast(mask):
+    query, key, value = torch.randn(3, 1, 2, 4, 8, generator=torch.Generator().manual_seed(1))
+    for attention in (explicit_attention, online_attention, fused_attention):
+        torch.testing.assert_close(attention(query, key, value, mask), attention(query, key, value))

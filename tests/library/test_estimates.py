@@ -119,3 +119,8 @@ def test_loglog_slope_error_covers_its_spread():
     assert np.sqrt(np.mean([s.standard_error**2 for s in slopes])) == pytest.approx(
         spread, rel=0.065
     )
+
+
+def test_equal_x_define_no_slope_whatever_the_rounding_of_their_mean():
+    with pytest.raises(ValueError, match="at least two values"):
+        loglog_slope([0.1] * 10, range(1, 11))

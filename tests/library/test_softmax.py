@@ -121,3 +121,9 @@ def test_entropy_sums_the_dimension_asked_for():
     p = softmax(torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1)), dim=1)
     assert entropy(p, dim=1).shape == (3, 5)
     torch.testing.assert_close(entropy(p, dim=1), entropy(p.transpose(1, 2)))
+
+
+def test_views_of_numpy_arrays_are_taken():
+    z = np.arange(6.0).reshape(2, 3)
+    for view in (z[:, ::-1], z.T, z.astype(">f8")):
+        np.testing.assert_array_equal(softmax(view), softmax(np.array(view, dtype=np.float64)))

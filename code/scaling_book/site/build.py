@@ -23,7 +23,7 @@ from pathlib import Path
 from scaling_book.site.paths import PROJECT_ROOT, build_dir, site_dir
 
 # One thread a process: pages run side by side, and the last digits do not depend on the machine's
-# number of cores. A fixed hash seed and matplotlibrc: two builds give the same bytes.
+# number of cores. A fixed hash seed and matplotlibrc: two clean builds give the same bytes.
 REPRODUCIBLE = {
     "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "1",
@@ -96,6 +96,8 @@ def _problems(output: str) -> list[str]:
 def _site_hash(site: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(p for p in site.rglob("*") if p.is_file()):
+        if path.name == ".buildinfo":
+            continue  # Sphinx's note to itself: it hashes absolute paths
         digest.update(path.relative_to(site).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -104,7 +106,7 @@ def _site_hash(site: Path) -> str:
 def build(source: Path) -> int:
     """Build the book that lies in `source` and return the exit status: 0, or 1 with the cause."""
     from scaling_book.site.evidence_cache import EvidenceFailed, evidence_results
-    from scaling_book.site.execution import PageRun, execute_pages
+    from scaling_book.site.execution import PageRun, UnreadablePage, execute_pages
     from scaling_book.site.fingerprint import execution_cache
     from scaling_book.site.node import NodePackagesMissing, ensure_node_packages
 
@@ -121,14 +123,19 @@ def build(source: Path) -> int:
     with ThreadPoolExecutor(1) as beside:
         has_claims = any(source.glob("chapters/*/claims.yml"))
         evidence = beside.submit(evidence_results, target) if has_claims else None
-        runs = execute_pages(source, execution_cache(target), report)
-        problems += [f"{run.page}, {run.failure}" for run in runs if run.failure]
+        cache, runs = execution_cache(target), []
         try:
+            runs = execute_pages(source, cache, report)
+            problems += [f"{run.page}, {run.failure}" for run in runs if run.failure]
             if evidence is not None:
                 evidence.result()
             ensure_node_packages()
-        except (EvidenceFailed, NodePackagesMissing) as error:
+        except (EvidenceFailed, NodePackagesMissing, UnreadablePage) as error:
             problems.append(str(error))
+    if execution_cache(target) != cache:
+        # some pages saw the old code and some the new: keep none of them
+        shutil.rmtree(cache, ignore_errors=True)
+        problems.append("The library or the data changed while pages were executed. Build again.")
     executed = time.time() - start
     _say(f"  {len(runs)} executed, the others are as they were." if runs else "  none.")
 
@@ -160,7 +167,13 @@ def main() -> None:
     if not (source / "_toc.yml").is_file():
         parser.error(f"{source} holds no _toc.yml; --source must name a book's root folder")
     _restart_reproducibly()
-    sys.exit(build(source))
+    try:
+        status = build(source)
+    except KeyboardInterrupt:
+        _say("\nInterrupted. Pages that were executed are kept; build again to go on.")
+        # at once: kernels and workers end with this process
+        os._exit(130)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import yaml
@@ -20,10 +22,15 @@ from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
 from myst_nb.core.read import is_myst_markdown_notebook, read_myst_markdown_notebook
+from nbclient.exceptions import CellTimeoutError
 from nbformat import NotebookNode
 from sphinx_external_toc.parsing import parse_toc_yaml
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class UnreadablePage(ValueError):
+    """A page is not text in UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ def notebook_pages(source: Path) -> Iterator[Path]:
     for docname in parse_toc_yaml(source / "_toc.yml"):
         page = source / f"{docname}.md"
         # A page that is missing is Sphinx's to report, with the line of the table of contents.
-        if page.is_file() and is_myst_markdown_notebook(page.read_text("utf8")):
+        if page.is_file() and is_myst_markdown_notebook(_text(page)):
             yield page
 
 
@@ -56,11 +63,34 @@ def cell_timeout(source: Path) -> int:
     return int(config["execute"]["timeout"])
 
 
+def _text(page: Path) -> str:
+    try:
+        return page.read_text("utf8")
+    except UnicodeDecodeError as error:
+        line = page.read_bytes()[: error.start].count(b"\n") + 1
+        raise UnreadablePage(
+            f"{page}:{line}: not UTF-8 ({error.reason}); save it as UTF-8"
+        ) from error
+
+
 def _read(page: Path) -> NotebookNode:
-    return read_myst_markdown_notebook(page.read_text("utf8"), path=str(page))
+    return read_myst_markdown_notebook(_text(page), path=str(page))
 
 
-def _failure(result: ExecutionResult) -> str | None:
+def _follow_parent() -> None:
+    """Leave Ctrl-C to the parent process, and end when it ends, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _failure(result: ExecutionResult, timeout: int) -> str | None:
     """Return the failed cell, counted from 1 among the page's code cells, with its error."""
     if result.err is None:
         return None
@@ -69,7 +99,10 @@ def _failure(result: ExecutionResult) -> str | None:
     started = [i for i, cell in enumerate(cells) if cell.execution_count is not None]
     failed = started[-1] if started else 0
     errors = [out for out in cells[failed].outputs if out.output_type == "error"]
-    error = f"{errors[0].ename}: {errors[0].evalue}" if errors else str(result.err).splitlines()[0]
+    if isinstance(result.err, CellTimeoutError):
+        error = f"took longer than {timeout} s, which is execute.timeout in _config.yml"
+    else:
+        error = f"{errors[0].ename}: {errors[0].evalue}" if errors else str(result.err)
     source = textwrap.indent(cells[failed].source, "    ")
     return f"cell {failed + 1}:\n{source}\n{ANSI.sub('', error)}"
 
@@ -134,7 +167,8 @@ def execute_pages(
     timeout = cell_timeout(source)
     workers = workers or os.cpu_count() or 1
     # spawn: the kernels must see the environment as it is now, not threads of this process
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_follow_parent)
+    try:
         futures = {pool.submit(_execute, page, timeout): page for page in pages}
         for future in as_completed(futures):
             page = futures[future]
@@ -144,7 +178,7 @@ def execute_pages(
             except RuntimeError as error:
                 run = PageRun(name, 0.0, f"no kernel: {error}")
             else:
-                run = PageRun(name, result.time, _failure(result))
+                run = PageRun(name, result.time, _failure(result, timeout))
             if run.failure is None:
                 bundle = CacheBundleIn(
                     result.nb, str(page), data={"execution_seconds": result.time}
@@ -152,4 +186,9 @@ def execute_pages(
                 cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
             runs.append(run)
             report(run, len(runs), len(pages))
+    except KeyboardInterrupt:
+        # Workers end with this process; what they were executing is lost, what is done is kept.
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
     return runs

@@ -52,7 +52,7 @@ def ensure_node_packages() -> None:
     )
     if done.returncode:
         raise NodePackagesMissing(
-            "The book needs these npm packages to set formulas: "
+            "The book needs these npm packages to set formulas and to check pages: "
             + ", ".join(f"{name} {version}" for name, version in locked.items())
             + f".\n`npm ci` in {PROJECT_ROOT} failed:\n{str(done.stderr).strip()}\n"
             "Check the network or npm's registry setting and build again."
