@@ -27,7 +27,7 @@ from scaling_book.site.paths import PROJECT_ROOT, build_dir, site_dir
 PREBUILT = os.environ.get("BOOK_SITE")
 SOURCE = Path(PREBUILT).resolve().parents[1] if PREBUILT else PROJECT_ROOT
 # Written by Sphinx itself, in no table of contents
-GENERATED = ["search", "genindex"]
+GENERATED = ["search"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
