@@ -8,6 +8,7 @@ Importing this package loads neither NumPy nor torch: the modules are loaded whe
 from scaling_book.evidence.core import (
     EvidenceError,
     Measurement,
+    against_the_answer,
     evidence,
     problems,
     run,
@@ -15,4 +16,13 @@ from scaling_book.evidence.core import (
     slugs,
 )
 
-__all__ = ["EvidenceError", "Measurement", "evidence", "problems", "run", "run_all", "slugs"]
+__all__ = [
+    "EvidenceError",
+    "Measurement",
+    "against_the_answer",
+    "evidence",
+    "problems",
+    "run",
+    "run_all",
+    "slugs",
+]

@@ -7,7 +7,7 @@ import importlib
 import math
 import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # A rival within this many standard errors of the measured value has not been refuted.
 REJECTION_IN_STANDARD_ERRORS = 5.0
@@ -42,6 +42,9 @@ class Measurement:
         nothing to refute.
     standard_error
         Of `measured`; None for exact and deterministic values.
+    rival_is_the_answer
+        Whether the rival is what the answer's own sentence predicts, and not only a usual mistake;
+        see `against_the_answer`.
     """
 
     quantity: str
@@ -51,6 +54,7 @@ class Measurement:
     reason: str
     rival: float | None = None
     standard_error: float | None = None
+    rival_is_the_answer: bool = False
 
     @property
     def supports(self) -> bool:
@@ -67,6 +71,24 @@ class Measurement:
         distance = abs(self.measured - self.rival)
         far_enough = REJECTION_IN_STANDARD_ERRORS * (self.standard_error or 0.0)
         return distance > self.tolerance and distance >= far_enough
+
+
+def against_the_answer(measurement: Measurement) -> Measurement:
+    """Mark that the rival of a measurement is what the answer's own sentence predicts.
+
+    The evidence for a claim that is misleading or wrong needs at least one such measurement: it
+    must fail on the sentence, not only support another one.
+
+    Raises
+    ------
+    ValueError
+        If the measurement has no rival.
+    """
+    if measurement.rival is None:
+        raise ValueError(
+            f"{measurement.quantity}: has no rival; give it the value that the answer predicts"
+        )
+    return replace(measurement, rival_is_the_answer=True)
 
 
 Evidence = Callable[[], Sequence[Measurement]]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 
 from attention_scaling import qk_norm
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.many_constants import UNIT_ROUNDOFF, recorded_scale
 from scaling_book.evidence.sampling import std_of, variance_of
@@ -43,7 +44,7 @@ def initial_scores(
 @evidence("cornerstone-of-stability")
 def cornerstone_of_stability() -> list[Measurement]:
     """Models without a division, their start, and logits that grow in spite of one."""
-    generator = torch.Generator().manual_seed(SEED + 42)
+    generator = seeds.generator(SEED + 42)
     d_model, size = 512, 24_576
     folded = initial_scores(d_model, (d_model * HEAD_DIM) ** -0.5, d_model**-0.5, size, generator)
 
@@ -120,7 +121,7 @@ def step_ratio(make: OptimiserClass, generator: torch.Generator) -> float:
 @evidence("tiny-but-crucial")
 def tiny_but_crucial() -> list[Measurement]:
     """Training cannot tell the factor from smaller weights with their own learning rate."""
-    generator = torch.Generator().manual_seed(SEED + 44)
+    generator = seeds.generator(SEED + 44)
     found = []
     # d_k = 256: W_Q and W_K shrink by d_k^¼ = 4. Gradients grow by 4, so a step of SGD needs a rate
     # smaller by 16, and one of Adam, which ignores the size of gradients, a rate smaller by 4.
@@ -147,7 +148,7 @@ def tiny_but_crucial() -> list[Measurement]:
         ("Adam", lambda w: torch.optim.Adam(w, lr=0.01, eps=1e-30), 8.0, 1.0),
         ("Adafactor", lambda w: torch.optim.Adafactor(w, lr=0.01), 1.0, 8.0),
     ):
-        generator.manual_seed(SEED)
+        generator.manual_seed(seeds.torch_seed(SEED))
         found.append(
             Measurement(
                 f"|Δz′|/|Δz|, W_Q/√d_k, {name}, d_k = 64",

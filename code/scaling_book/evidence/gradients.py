@@ -20,6 +20,7 @@ from attention_scaling import (
     softmax,
     softmax_jacobian,
 )
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.normal_rows import NormalRows, over_query_norms
 from scaling_book.evidence.row_gradients import (
@@ -96,8 +97,8 @@ def log_median_of_two_keys(sigma: float) -> float:
 @evidence("saturation-causes-vanishing-gradients")
 def saturation_causes_vanishing_gradients() -> list[Measurement]:
     """The typical softmax gradient vanishes exponentially, the mean one does not; q's grows."""
-    rng = np.random.default_rng([SEED, 3])
-    generator = torch.Generator().manual_seed(SEED)
+    rng = seeds.rng(SEED, 3)
+    generator = seeds.generator(SEED)
     sigma = math.sqrt(512)
     mean, median = mean_of_two_keys(sigma), math.exp(-log_median_of_two_keys(sigma))
     pairs = 200_000
@@ -142,7 +143,7 @@ def saturation_causes_vanishing_gradients() -> list[Measurement]:
 @evidence("unscaled-is-one-hot")
 def unscaled_is_one_hot() -> list[Measurement]:
     """At unit variance most of the weight is on one key, not all; at GPT-2's start much less."""
-    rng = np.random.default_rng([SEED, 49])
+    rng = seeds.rng(SEED, 49)
     n, rows = 256, 3000
     top = np.empty(rows)
     for row in range(rows):
@@ -176,7 +177,7 @@ def unscaled_is_one_hot() -> list[Measurement]:
 @evidence("one-hot-kills-gradient")
 def one_hot_kills_gradient() -> list[Measurement]:
     """Exactly for one-hot weights, but not for the values, and not for rows of large spread."""
-    rng = np.random.default_rng([SEED, 50])
+    rng = seeds.rng(SEED, 50)
     n = 64
     z = torch.zeros(n, dtype=torch.float64)
     z[0] = 1000.0  # exp(−1000) is 0 in float64
@@ -226,8 +227,8 @@ def one_hot_kills_gradient() -> list[Measurement]:
 @evidence("gradient-norm-below-one-millionth")
 def gradient_norm_below_one_millionth() -> list[Measurement]:
     """Its root mean square is above 1 at the start; some rows fall below 10⁻⁶, not all."""
-    rng = np.random.default_rng([SEED, 51])
-    generator = torch.Generator().manual_seed(SEED + 1)
+    rng = seeds.rng(SEED, 51)
+    generator = seeds.generator(SEED + 1)
     (row,) = sample_row_gradients(HEAD_DIM, 64, 20_000, scales=[1.0], rng=rng)
     found = [
         rms_gradient_of(

@@ -22,6 +22,7 @@ from attention_scaling import (
     scaled_scores,
     softmax,
 )
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.sampling import mean_of
 
@@ -96,7 +97,7 @@ def extreme_tokens_overflow_after_scaling() -> list[Measurement]:
     )
     # One key of 1,024 with entries ±1088, which every query meets with q·k = 64·1088, up to the
     # rounding of q, which changes Σ|q_i| by less than 2⁻¹¹ of it.
-    generator = torch.Generator().manual_seed(SEED + 23)
+    generator = seeds.generator(SEED + 23)
     sign = torch.randn(HEAD_DIM, generator=generator).sign()
     q = torch.randn(256, HEAD_DIM, generator=generator)
     q += sign - (q @ sign / HEAD_DIM)[:, None] * sign  # its component along sign is sign itself
@@ -219,7 +220,7 @@ def overflow_makes_softmax_nan() -> list[Measurement]:
 def nan_then_exploding_gradients() -> list[Measurement]:
     """One infinite score: NaN for gradients; clipping spreads it, a loss scaler skips the step."""
     length = 8
-    generator = torch.Generator().manual_seed(SEED + 27)
+    generator = seeds.generator(SEED + 27)
     q, k, v = torch.randn(3, length, HEAD_DIM, generator=generator).half()
     q[0] = k[0] = 32.0
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
@@ -273,7 +274,7 @@ def nan_then_exploding_gradients() -> list[Measurement]:
 def divide_right_after_product() -> list[Measurement]:
     """Aligned pairs with q·k = 204,800: five places of the factor, one overflows."""
     d, n = 128, 256
-    generator = torch.Generator().manual_seed(SEED + 28)
+    generator = seeds.generator(SEED + 28)
     q = (40 * torch.randn(n, d, generator=generator).sign()).half()
     found = []
     for name, scores in PLACES.items():
@@ -331,7 +332,7 @@ def clamp_before_scaling() -> list[Measurement]:
     others = (N_KEYS - 1) * math.exp(-CLAMP / math.sqrt(WIDE))
 
     # Given q, q·k is N(0, ‖q‖²): a probability that needs no hits to be estimated.
-    rng = np.random.default_rng([SEED, 31])
+    rng = seeds.rng(SEED, 31)
     norms = np.sqrt((rng.standard_normal((30_000, WIDE)) ** 2).sum(1))
     beyond = np.array([math.erfc(CLAMP / (math.sqrt(2) * norm)) for norm in norms])
     mean, square = tail_of_dot_product(CLAMP, WIDE), tail_squared(CLAMP, WIDE)
@@ -456,7 +457,7 @@ def need_flash_or_clamp() -> list[Measurement]:
 @evidence("overflow-is-superficial")
 def overflow_is_superficial() -> list[Measurement]:
     """At unit variance nothing overflows and the factor acts; its place is another matter."""
-    rng = np.random.default_rng([SEED, 69])
+    rng = seeds.rng(SEED, 69)
     n, d = 100_000, HEAD_DIM
     q = rng.standard_normal((n, d))
     k = rng.standard_normal((n, 2, d))

@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention_scaling import yarn_attention_factor
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.sampling import STANDARD_ERRORS
 from scaling_book.lab.model_scales import ModelScale, read_record
@@ -46,7 +47,7 @@ def log_ratios(weights: torch.Tensor) -> torch.Tensor:
 @evidence("softmax-of-scaled-scores")
 def softmax_of_scaled_scores() -> list[Measurement]:
     """PyTorch's two implementations: d_k per head, and a mask that the factor does not touch."""
-    generator = torch.Generator().manual_seed(SEED + 4)
+    generator = seeds.generator(SEED + 4)
     heads, head_dim, n = 4, 48, 8
     d_model = heads * head_dim
     root = head_dim**-0.5

@@ -24,6 +24,7 @@ from attention_scaling import (
     scaled_scores,
     softmax,
 )
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.operations import operations_of
 
@@ -147,7 +148,7 @@ def flash_rescales_block_by_block() -> list[Measurement]:
     mean = online_attention(one, keys, values, scale=1.0, chunk_size=block).item()
     exact_mean = ((n - 2) * 2**n + 2) / total
 
-    rng = np.random.default_rng([SEED, 30])
+    rng = seeds.rng(SEED, 30)
     q, k, v = (torch.tensor(rng.standard_normal((96, HEAD_DIM))) for _ in range(3))
     reference = attention_in_numpy(q.numpy(), k.numpy(), v.numpy())
     spread = float((q @ k.mT).max() - (q @ k.mT).min()) / math.sqrt(HEAD_DIM)

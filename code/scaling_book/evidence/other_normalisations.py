@@ -23,6 +23,7 @@ from attention_scaling import (
     rms_norm,
     yarn_attention_factor,
 )
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.operations import Operation, operations_of
 from scaling_book.evidence.sampling import std_of, variance_of
@@ -60,7 +61,7 @@ def as_is(x: torch.Tensor) -> torch.Tensor:
 @evidence("layernorm-acts-on-hidden-states")
 def layernorm_acts_on_hidden_states() -> list[Measurement]:
     """One token, all its features; mean 0 and variance 1 before gain and shift, not after."""
-    rng = np.random.default_rng([SEED, 32])
+    rng = seeds.rng(SEED, 32)
     tokens, d = 6, MODEL_WIDTH
     x = torch.tensor(3 + 4 * rng.standard_normal((tokens, d)))
     moved = x.clone()
@@ -167,7 +168,7 @@ def layernorm_solves_covariate_shift() -> list[Measurement]:
 @evidence("layernorm-does-not-fix-score-variance")
 def layernorm_does_not_fix_score_variance() -> list[Measurement]:
     """√d_k is still there behind LayerNorm, and growing weights are too; the size of x is not."""
-    generator = torch.Generator().manual_seed(SEED + 34)
+    generator = seeds.generator(SEED + 34)
     found = [
         std_of(
             f"σ(q·k), LN(x), d_k = {head_dim}",
@@ -235,7 +236,7 @@ def rmsnorm_is_simplified_layernorm() -> list[Measurement]:
     """Equal where the mean is 0; where it is μ, an entry μ + σ becomes (μ + σ)/√(μ² + σ²)."""
     d, mean, spread = 64, 3.0, 4.0
     signs = torch.tensor([1.0, -1.0] * (d // 2)).double()
-    rng = np.random.default_rng([SEED, 35])
+    rng = seeds.rng(SEED, 35)
     centred = torch.tensor(rng.standard_normal((1000, d)))
     centred -= centred.mean(dim=-1, keepdim=True)
     difference = (exact_rms_norm(centred) - exact_layer_norm(centred)).abs().max().item()
@@ -314,7 +315,7 @@ def flops(operations: Sequence[Operation]) -> int:
 @evidence("rmsnorm-does-not-replace-scaling")
 def rmsnorm_does_not_replace_scaling() -> list[Measurement]:
     """On x it leaves √d_k. On q and k, with gains d^(−1/4), it does the work of the factor."""
-    generator = torch.Generator().manual_seed(SEED + 37)
+    generator = seeds.generator(SEED + 37)
     d = HEAD_DIM
     shape = (2, SAMPLE, d)
     q, k = 7 * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -357,7 +358,7 @@ def rmsnorm_does_not_replace_scaling() -> list[Measurement]:
 @evidence("rope-rotates-q-and-k")
 def rope_rotates_q_and_k() -> list[Measurement]:
     """The score of q at m and k at n, by complex numbers; only m − n matters."""
-    rng = np.random.default_rng([SEED, 38])
+    rng = seeds.rng(SEED, 38)
     d, m, n, shift = HEAD_DIM, 9, 4, 1000
     q, k = rng.standard_normal((2, d))
     theta = 10000.0 ** (-np.arange(0, d, 2) / d)
@@ -399,7 +400,7 @@ def score_at(q: Matrix, k: Matrix, m: int, n: int) -> float:
 @evidence("rope-keeps-variance")
 def rope_keeps_variance() -> list[Measurement]:
     """It does for white q or k. Not within an uneven pair, and not across correlated pairs."""
-    rng = np.random.default_rng([SEED, 39])
+    rng = seeds.rng(SEED, 39)
     uneven = np.diag([2.0, 0.0])  # one pair, all its variance in the first feature
     across = np.eye(4)  # pairs (0, 2) and (1, 3), each even, but correlated with one another
     across[[0, 1, 2, 3], [1, 0, 3, 2]] = 0.9
@@ -445,7 +446,7 @@ def rotation_matrix(head_dim: int, offset: float, base: float) -> Matrix:
 @evidence("rope-changes-norms")
 def rope_changes_norms() -> list[Measurement]:
     """A rotation keeps every norm to the last digit; YaRN's factor does not."""
-    rng = np.random.default_rng([SEED, 40])
+    rng = seeds.rng(SEED, 40)
     q = torch.tensor(rng.standard_normal((4096, HEAD_DIM)))
     positions = torch.arange(4096)
     stretch = 32
@@ -480,7 +481,7 @@ def rope_changes_norms() -> list[Measurement]:
 @evidence("rope-still-needs-scaling")
 def rope_still_needs_scaling() -> list[Measurement]:
     """√d_k with RoPE and without it; with YaRN's factor more, by its square."""
-    generator = torch.Generator().manual_seed(SEED + 41)
+    generator = seeds.generator(SEED + 41)
     factor = yarn_attention_factor(32)
     positions = torch.randint(0, 4096, (PAIRS_PER_DRAW,), generator=generator)
     rotations: tuple[tuple[str, Function, float, float], ...] = (

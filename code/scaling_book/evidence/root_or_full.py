@@ -21,6 +21,7 @@ from attention_scaling import (
     sample_initial_logits,
     softmax,
 )
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.normal_rows import NormalRows, over_query_norms
 from scaling_book.evidence.sampling import loglog_slope_of, mean_of, std_of, variance_of
@@ -46,8 +47,8 @@ Samples = NDArray[np.float64]
 @evidence("dividing-by-d-gives-one-over-d")
 def dividing_by_d_gives_one_over_d() -> list[Measurement]:
     """Variance 1/d_k, which is a standard deviation of 1/√d_k, and less for real starts."""
-    rng = np.random.default_rng([SEED, 18])
-    generator = torch.Generator().manual_seed(SEED + 18)
+    rng = seeds.rng(SEED, 18)
+    generator = seeds.generator(SEED + 18)
     size = 25_000
     found = [
         variance_of(
@@ -92,7 +93,7 @@ def variance_of_deficit(head_dim: int, n_keys: int, scale: float) -> float:
 @evidence("d-makes-attention-uniform")
 def d_makes_attention_uniform() -> list[Measurement]:
     """Nearly uniform at the start, by (1 − 1/n)/(2 d_k) nat; not for aligned q and k."""
-    rng = np.random.default_rng([SEED, 19])
+    rng = seeds.rng(SEED, 19)
     found = []
     for d, n in ((16, 64), (64, 16), (64, 256), (256, 64)):
         rows = 4000
@@ -127,7 +128,7 @@ def difference_from_root(
     gain: float, scale: float, *, head_dim: int = HEAD_DIM, normalised: bool = False
 ) -> float:
     """The largest difference of a head's output from that with 1/√d_k, W_Q multiplied by a gain."""
-    generator = torch.Generator().manual_seed(SEED + 20)
+    generator = seeds.generator(SEED + 20)
     x, w_q, w_k = torch.randn(3, head_dim, head_dim, generator=generator, dtype=torch.float64)
 
     def output(w: torch.Tensor, factor: float) -> torch.Tensor:
@@ -142,7 +143,7 @@ def difference_from_root(
 @evidence("d-loses-expressiveness")
 def d_loses_expressiveness() -> list[Measurement]:
     """W_Q absorbs a constant, to the last bit for d_k = 64; a normalised q does not let it."""
-    rng = np.random.default_rng([SEED, 20])
+    rng = seeds.rng(SEED, 20)
     root, full = HEAD_DIM**-0.5, 1 / HEAD_DIM
     # q = c √d e_1 and n orthogonal keys √d e_j: with 1/d_k the logits are c, 0, …, 0.
     gain, n = 12.0, HEAD_DIM
@@ -182,7 +183,7 @@ def d_loses_expressiveness() -> list[Measurement]:
 @evidence("root-is-the-optimum")
 def root_is_the_optimum() -> list[Measurement]:
     """The only power that stands still for independent vectors; for aligned ones it is another."""
-    rng = np.random.default_rng([SEED, 21])
+    rng = seeds.rng(SEED, 21)
     dims, size, rho = (16, 32, 64, 128, 256, 512, 1024), 16_000, 0.5
     samples = [sample_dot_products(d, size, rng=rng) for d in dims]
     errors = [math.sqrt((kurtosis_of_dot_product(d) - 1) / size) for d in dims]
@@ -240,8 +241,8 @@ def root_is_the_optimum() -> list[Measurement]:
 @evidence("root-follows-from-variance")
 def root_follows_from_variance() -> list[Measurement]:
     """The divisor that makes the variance 1 is √d_k under the premise, and another without it."""
-    rng = np.random.default_rng([SEED, 22])
-    generator = torch.Generator().manual_seed(SEED + 22)
+    rng = seeds.rng(SEED, 22)
+    generator = seeds.generator(SEED + 22)
     found = [
         std_of(
             f"σ(q·k), d_k = {d}",
@@ -268,7 +269,7 @@ def root_follows_from_variance() -> list[Measurement]:
 @evidence("root-balances")
 def root_balances() -> list[Measurement]:
     """Between saturation and the mean over all keys lies a range, and W_Q moves along it."""
-    rng = np.random.default_rng([SEED, 45])
+    rng = seeds.rng(SEED, 45)
     n, rows = 256, 3000
     root, full = HEAD_DIM**-0.5, 1 / HEAD_DIM
     # Given q, the row is N(0, ‖q‖²): enough rows for the heavier tail above the root.

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from attention_scaling import (
@@ -21,6 +20,7 @@ from attention_scaling import (
     sample_initial_logits,
     softmax,
 )
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.normal_rows import NormalRows, moments_of_maximum, over_query_norms
 from scaling_book.evidence.sampling import mean_of, share_of, variance_of
@@ -87,7 +87,7 @@ def laws_of_dot_products(head_dim: int, n_keys: int, scale: float) -> tuple[floa
 @evidence("scaling-prevents-saturation")
 def scaling_prevents_saturation() -> list[Measurement]:
     """At the start it does; q and k that have grown undo it, with the factor still in place."""
-    rng = np.random.default_rng([SEED, 1])
+    rng = seeds.rng(SEED, 1)
     n, rows, root = 64, 5000, 1 / math.sqrt(HEAD_DIM)
     scaled = laws_of_dot_products(HEAD_DIM, n, root)
     unscaled = laws_of_dot_products(HEAD_DIM, n, 1.0)
@@ -107,7 +107,7 @@ def scaling_prevents_saturation() -> list[Measurement]:
 @evidence("effective-working-range")
 def effective_working_range() -> list[Measurement]:
     """Saturated inside [−5, 5], not saturated far outside, and different for different n."""
-    rng = np.random.default_rng([SEED, 13])
+    rng = seeds.rng(SEED, 13)
     pairs = 40_000
     inside = softmax(rng.uniform(-5, 5, (pairs, 2))).max(axis=1)
     outside = squared_weights(normal_rows(1.0, 256, 4000, rng, shift=1000.0))
@@ -134,7 +134,7 @@ def effective_working_range() -> list[Measurement]:
 @evidence("sixty-eight-means-saturation")
 def sixty_eight_means_saturation() -> list[Measurement]:
     """At σ = √512 rows are condensed for any usual n, and yet not one-hot."""
-    rng = np.random.default_rng([SEED, 14])
+    rng = seeds.rng(SEED, 14)
     found = []
     for n, rows in ((16, 1500), (1024, 5000)):
         # Real vectors where that is cheap; else z given q, which is N(0, ‖q‖²).
@@ -158,8 +158,8 @@ def sixty_eight_means_saturation() -> list[Measurement]:
 @evidence("root-normalises-variance-to-one")
 def root_normalises_variance_to_one() -> list[Measurement]:
     """1 under the premise; the initialisations of two code bases do not meet it."""
-    rng = np.random.default_rng([SEED, 15])
-    generator = torch.Generator().manual_seed(SEED)
+    rng = seeds.rng(SEED, 15)
+    generator = seeds.generator(SEED)
     found = []
     for d in (64, 512):
         found.append(
@@ -191,7 +191,7 @@ def root_normalises_variance_to_one() -> list[Measurement]:
 @evidence("logits-return-to-three")
 def logits_return_to_three() -> list[Measurement]:
     """True of one logit; a row of many keys has its largest logit beyond 3."""
-    rng = np.random.default_rng([SEED, 16])
+    rng = seeds.rng(SEED, 16)
     entries = sample_dot_products(HEAD_DIM, 40_000, rng=rng) / math.sqrt(HEAD_DIM)
     below = 0.5 * math.erfc(-3 / math.sqrt(2))  # P(z < 3)
     found = [
@@ -222,7 +222,7 @@ def logits_return_to_three() -> list[Measurement]:
 @evidence("non-extreme-and-discriminative")
 def non_extreme_and_discriminative() -> list[Measurement]:
     """At σ = 1 a row is not uniform, but no key stands out: its largest weight falls with n."""
-    rng = np.random.default_rng([SEED, 17])
+    rng = seeds.rng(SEED, 17)
     n, rows = 1024, 4000
     weights = [softmax(z) for z in normal_rows(1.0, n, rows, rng)]
     law = NormalRows(1.0, step=0.1)

@@ -23,6 +23,7 @@ from attention_scaling import (
     sample_initial_logits,
 )
 from attention_scaling.initialisations import INITIALISATIONS
+from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, evidence
 from scaling_book.evidence.sampling import (
     loglog_slope_of,
@@ -44,7 +45,7 @@ Vectors = NDArray[np.float64]
 @evidence("entries-iid-unit-variance")
 def entries_iid_unit_variance() -> list[Measurement]:
     """One white vector is enough; unit variances alone are not."""
-    rng = np.random.default_rng([SEED, 5])
+    rng = seeds.rng(SEED, 5)
     d, n = HEAD_DIM, 100_000
     zeros, ones, white = np.zeros(d), np.ones((d, d)), np.eye(d)
 
@@ -116,7 +117,7 @@ INITIAL_STATES = (
 @evidence("unit-variance-after-common-init")
 def unit_variance_after_common_init() -> list[Measurement]:
     """Var(q_i) and the spread of the raw logits, from weights that real initialisers drew."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = seeds.generator(SEED)
     found = []
     for name, d_model, label in INITIAL_STATES:
         # The rival is the answer's premise; the first initialisation meets it.
@@ -165,7 +166,7 @@ def sample_query_entries(
 @evidence("sum-of-head-dim-products")
 def sum_of_head_dim_products() -> list[Measurement]:
     """d_k products of 2 d_k variables; d_k variables would give half the variance."""
-    rng = np.random.default_rng([SEED, 7])
+    rng = seeds.rng(SEED, 7)
     d, n = HEAD_DIM, 40_000
     q = torch.tensor(rng.standard_normal((8, d)), requires_grad=True)
     k = torch.tensor(rng.standard_normal((8, d)), requires_grad=True)
@@ -188,7 +189,7 @@ def sum_of_head_dim_products() -> list[Measurement]:
 @evidence("dot-product-mean-zero")
 def dot_product_mean_zero() -> list[Measurement]:
     """Zero for one centred and uncorrelated partner; otherwise of order d_k."""
-    rng = np.random.default_rng([SEED, 8])
+    rng = seeds.rng(SEED, 8)
     d, n = HEAD_DIM, 40_000
     found = []
     for label, parameters, rival in (
@@ -213,7 +214,7 @@ def dot_product_mean_zero() -> list[Measurement]:
 @evidence("dot-product-variance-is-head-dim")
 def dot_product_variance_is_head_dim() -> list[Measurement]:
     """d_k under the premise; other values with means, with correlation, and within one row."""
-    rng = np.random.default_rng([SEED, 9])
+    rng = seeds.rng(SEED, 9)
     d, n = HEAD_DIM, 40_000
     found = []
     # The usual mistake is to take d_k for the standard deviation, d_k² for the variance.
@@ -249,7 +250,7 @@ def dot_product_variance_is_head_dim() -> list[Measurement]:
 @evidence("variance-grows-linearly")
 def variance_grows_linearly() -> list[Measurement]:
     """Exponent 1 when q and k are independent; the mean square of correlated ones grows faster."""
-    rng = np.random.default_rng([SEED, 10])
+    rng = seeds.rng(SEED, 10)
     dims, n, rho = (16, 32, 64, 128, 256, 512, 1024), 20_000, 0.5
     independent = [sample_dot_products(d, n, rng=rng) for d in dims]
     aligned = [sample_dot_products(d, n, rng=rng, correlation=rho) for d in dims]
@@ -277,7 +278,7 @@ def variance_grows_linearly() -> list[Measurement]:
 @evidence("five-hundred-twelve")
 def five_hundred_twelve() -> list[Measurement]:
     """The arithmetic at d_k = 512, and the logits of eight heads cut from a width of 512."""
-    rng = np.random.default_rng([SEED, 11])
+    rng = seeds.rng(SEED, 11)
     wide, heads, n = MODEL_WIDTH, 8, 40_000
     products = sample_dot_products(wide, n, rng=rng)
     # (tokens, 512) → (tokens, heads, 64), as multi-head attention cuts its projections
@@ -310,7 +311,7 @@ def five_hundred_twelve() -> list[Measurement]:
 @evidence("three-sigma-range")
 def three_sigma_range() -> list[Measurement]:
     """What lies within ±3σ, what already within ±σ, and what a single product does."""
-    rng = np.random.default_rng([SEED, 12])
+    rng = seeds.rng(SEED, 12)
     n = 40_000
     wide = sample_dot_products(MODEL_WIDTH, n, rng=rng)
     single = sample_dot_products(1, n, rng=rng)

@@ -23,9 +23,9 @@ LEAD = re.compile(r"[A-Z]\d{2,3}")
 REQUIRED = (
     "name", "leads", "phrase", "answer", "verdict", "right", "conditions", "sources", "page",
 )  # fmt: skip
-OPTIONAL = ("no_evidence",)
+OPTIONAL = ("no_evidence", "waits")
 SOURCE_REQUIRED = ("cite", "where", "status")
-SOURCE_OPTIONAL = ("quote",)
+SOURCE_OPTIONAL = ("quote", "seen")
 
 
 class ClaimsFileError(ValueError):
@@ -55,13 +55,16 @@ class Source:
     status
         ``read`` if the passage was read, ``secondary`` if it is known through others.
     quote
-        A short verbatim phrase, if one is printed.
+        The words that settle it, verbatim, in the language or the code of the source.
+    seen
+        Where they were read: the version of a paper, or a repository and its commit.
     """
 
     cite: str
     where: str
     status: str
     quote: str | None = None
+    seen: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class Claim:
         The place of the record; the file is relative to the book's root.
     no_evidence
         Why there is nothing to measure; None for a claim with evidence.
+    waits
+        Which runs the claim waits for; its verdict is provisional. None if it is settled.
     """
 
     slug: str
@@ -110,6 +115,7 @@ class Claim:
     # not in the repr, which tells whether a record has changed
     line: int = field(repr=False)
     no_evidence: str | None = None
+    waits: str | None = None
 
     @property
     def chapter(self) -> str:
@@ -188,7 +194,7 @@ def _faults(slug: str, record: object, bibliography: Collection[str]) -> list[st
     faults = _keys(record, REQUIRED, OPTIONAL)
     if not SLUG.fullmatch(slug):
         faults.append("the slug must be kebab-case, lower case letters and digits: my-claim")
-    for key in ("name", "phrase", "answer", "right", "conditions", "page", "no_evidence"):
+    for key in ("name", "phrase", "answer", "right", "conditions", "page", "no_evidence", "waits"):
         if key in record:
             faults += _text(key, record[key])
     if "verdict" in record and record["verdict"] not in VERDICTS:
@@ -267,5 +273,6 @@ def _claim(slug: str, record: Mapping[str, Any], file: str, line: int) -> Claim:
         file=file,
         line=line,
         no_evidence=record.get("no_evidence"),
+        waits=record.get("waits"),
         **texts,
     )
