@@ -11,6 +11,12 @@ from attention_scaling.attention import (
     default_scale,
     explicit_attention,
 )
+from attention_scaling.conformance import (
+    CONFORMANCE_KINDS,
+    ConformanceReport,
+    Finding,
+    check_attention,
+)
 from attention_scaling.dot_products import (
     Moments,
     conditional_row_std,
@@ -83,6 +89,7 @@ from attention_scaling.saturation import (
 from attention_scaling.score_limits import (
     clamp_scores,
     clamped_weight_ceiling,
+    qk_clip,
     soft_cap,
 )
 from attention_scaling.softmax import (
@@ -102,11 +109,14 @@ from attention_scaling.softmax_jacobian import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "CONFORMANCE_KINDS",
     "FORMATS",
     "INITIALISATIONS",
     "PLACEMENTS",
     "SCALE_RULES",
+    "ConformanceReport",
     "Estimate",
+    "Finding",
     "FloatFormat",
     "Initialisation",
     "MaskedRows",
@@ -117,6 +127,7 @@ __all__ = [
     "SoftmaxState",
     "apply_rotary",
     "attention_logits",
+    "check_attention",
     "clamp_scores",
     "clamped_weight_ceiling",
     "conditional_row_std",
@@ -147,6 +158,7 @@ __all__ = [
     "online_softmax",
     "online_softmax_steps",
     "overflow_threshold",
+    "qk_clip",
     "qk_norm",
     "random_energy_entropy",
     "rms_norm",

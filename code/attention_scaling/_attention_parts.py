@@ -36,8 +36,10 @@ def split_mask(
 
 def pairwise_logits(q: torch.Tensor, k: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
     """q kᵀ, with masked pairs free of NaN and infinity (their value is of no account)."""
-    if keep is None or (q.isfinite().all() and k.isfinite().all()):
+    if keep is None:
         return q @ k.mT
+    if q.isfinite().all() and k.isfinite().all():
+        return torch.where(keep, q @ k.mT, 0.0)  # the product may overflow, even to inf − inf
     # The backward pass multiplies a zero gradient by k_j, and 0 · NaN is NaN. Zeros in place of
     # masked vectors, pair by pair, keep it out; slow, but only non-finite inputs come here.
     q_pairs = torch.where(keep[..., None], q[..., :, None, :], 0.0)  # (…, L, S, E)
@@ -49,8 +51,11 @@ def weighted_values(
     weights: torch.Tensor, v: torch.Tensor, keep: torch.Tensor | None
 ) -> torch.Tensor:
     """Weights times values, with masked pairs left out rather than multiplied by 0."""
-    if keep is None or v.isfinite().all():
+    if keep is None:
         return weights @ v
+    if v.isfinite().all():
+        # Masked weights are 0 already; their gradient, a product with v, may overflow and is cut.
+        return torch.where(keep, weights, 0.0) @ v
     v_pairs = torch.where(keep[..., None], v[..., None, :, :], 0.0)  # (…, L, S, Ev)
     return (weights[..., None] * v_pairs).sum(dim=-2)
 

@@ -91,6 +91,7 @@ def scaled_scores(
     *,
     scale: float | None = None,
     accumulate: Literal["float32", "format"] = "float32",
+    layer_number: int = 1,
 ) -> torch.Tensor:
     """Scores s·(q·k) as a low-precision kernel computes them, every rounding done on purpose.
 
@@ -113,24 +114,29 @@ def scaled_scores(
         Positive. None means 1/√E.
     accumulate : {"float32", "format"}
         What the products are summed in.
+    layer_number : int
+        Counted from 1. The scale is divided by it, and the stored scores are multiplied by it
+        again in float32, in which softmax reads them: Megatron-LM's option
+        ``apply_query_key_layer_scaling``, which keeps the float16 scores of deep layers in range.
+        1 changes nothing.
 
     Returns
     -------
     tensor, shape (…, L, S), float32
-        Numbers of the format (of float32 for scores kept there), so that `.to(dtype)` is exact.
-        Infinite or NaN where the kernel's would be.
+        Numbers of the format (of float32 for scores kept there) times `layer_number`; without it
+        `.to(dtype)` is exact. Infinite or NaN where the kernel's would be.
 
     Raises
     ------
     TypeError, ValueError
-        As for `attention_logits`; also ValueError if `scale` is not positive or `accumulate` is
-        unknown.
+        As for `attention_logits`; also ValueError if `scale` is not positive, `accumulate` is
+        unknown or `layer_number` no positive integer.
     KeyError
         If `placement` or `fmt` names none.
     """
     _checks.query_and_key(query, key)
     place, fmt = _find(placement), float_format(fmt)
-    s = _scale(scale, query.shape[-1])
+    s = _scale(scale, query.shape[-1]) / _checks.positive_int("layer_number", layer_number)
     if accumulate not in ("float32", "format"):
         raise ValueError(
             f"accumulate must be 'float32' or 'format', got {accumulate!r}; "
@@ -149,7 +155,7 @@ def scaled_scores(
         scores = round_to_format(scores, fmt)
     if place.stored_power:
         scores = round_to_format(scores * s**place.stored_power, fmt)
-    return scores
+    return scores * layer_number
 
 
 def overflow_threshold(

@@ -21,6 +21,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 X = torch.zeros(2, 3, 4)  # (H, L, E)
 P = torch.full((3,), 1 / 3)
 MASK = torch.ones(3, 3, dtype=torch.bool)
+W = torch.ones(6, 2)  # (H·d, d_model)
 
 
 def test_every_public_name_exists_and_is_documented():
@@ -112,6 +113,14 @@ def sample(**options):
 
 def logits_of(init="lecun", d_model=8, head_dim=4, size=3, generator=GENERATOR, **options):
     return lib.sample_initial_logits(init, d_model, head_dim, size, generator=generator, **options)
+
+
+def clip(w_q=W, w_k=W, max_logits=P, threshold=1.0, **options):
+    return lib.qk_clip(w_q, w_k, max_logits, threshold, **options)
+
+
+def check(attention=lib.explicit_attention, **options):
+    return lib.check_attention(attention, **{"examples": 1, **options})
 
 
 EYE = np.eye(2)
@@ -332,6 +341,7 @@ BAD_CALLS = {
     "scores format": (lambda: scores(fmt="half"), KeyError, "fmt"),
     "scores scale": (lambda: scores(scale=-1.0), ValueError, "scale"),
     "scores accumulator": (lambda: scores(accumulate="float16"), ValueError, "accumulate"),
+    "scores layer": (lambda: scores(layer_number=0), ValueError, "layer_number"),
     "scores of arrays": (
         lambda: lib.scaled_scores(EYE, EYE, "on_query", "float16"),
         TypeError,
@@ -348,6 +358,16 @@ BAD_CALLS = {
     "ceiling others": (lambda: ceiling(other_scores=-101), ValueError, "other_scores"),
     "ceiling scale": (lambda: ceiling(scale=-1.0), ValueError, "scale"),
     "cap negative": (lambda: lib.soft_cap(X, -50.0), ValueError, "cap"),
+    "clip threshold": (lambda: clip(threshold=0.0), ValueError, "threshold"),
+    "clip share": (lambda: clip(alpha=1.5), ValueError, "alpha"),
+    "clip lists": (lambda: lib.qk_clip([[1.0]], X[0], P, 1.0), TypeError, "w_q"),
+    "clip dtypes": (lambda: clip(w_k=torch.ones(6, 2).double()), TypeError, "dtype"),
+    "clip devices": (lambda: clip(max_logits=P.to("meta")), TypeError, "device"),
+    "clip after the mask": (lambda: clip(max_logits=P - math.inf), ValueError, "mask"),
+    "clip without heads": (lambda: clip(max_logits=P[:0]), ValueError, "head"),
+    "clip rows": (lambda: clip(w_q=torch.ones(7, 2)), ValueError, "d_model"),
+    "clip groups": (lambda: clip(w_k=torch.ones(4, 2)), ValueError, "divide"),
+    "clip part of a head": (lambda: clip(w_k=torch.ones(3, 2)), ValueError, "rows each"),
     "cap of a list": (lambda: lib.soft_cap([1.0], 50.0), TypeError, "logits"),
     # normalisation
     "norm of an array": (lambda: lib.layer_norm(EYE), TypeError, "x must"),
@@ -390,6 +410,16 @@ BAD_CALLS = {
     "gain device": (lambda: lib.rms_norm(X, X[0, 0].to("meta")), TypeError, "weight"),
     "state devices": (lambda: lib.SoftmaxState(P, P.to("meta")), TypeError, "device"),
     "scale None": (lambda: lib.soft_cap(X, None), ValueError, "cap"),
+    # conformance
+    "trying a number": (lambda: lib.check_attention(3), TypeError, "callable"),
+    "unknown kind of mistake": (lambda: check(kinds=["typo"]), ValueError, "plain"),
+    "trying integers": (lambda: check(dtypes=[torch.int8]), ValueError, "float16"),
+    "trying no dtype": (lambda: check(dtypes=[]), ValueError, "dtypes"),
+    "no examples": (lambda: check(examples=0), ValueError, "examples"),
+    "seed below zero": (lambda: check(seed=-1), ValueError, "seed"),
+    "unknown option": (lambda: check(options=["dropout"]), ValueError, "softcap"),
+    "trying the weights": (lambda: check(lambda q, k, v: (q, k)), ValueError, "shape"),
+    "trying one argument": (lambda: check(lambda q: q), ValueError, "wrap it"),
     # the hunt for NaN
     "watching a function": (lambda: watch(torch.relu), TypeError, "Module"),
 }

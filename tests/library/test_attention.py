@@ -70,13 +70,24 @@ def test_equals_the_reference(attention, case, softcap, sink, masked_rows):
     assert_near(output, expected_output)
 
 
+def torch_attention(query, key, value, *, scale, is_causal=False, **options):
+    """PyTorch's attention, whose own causal mask stands positive scales only; `fused_attention`."""
+    if is_causal and scale is not None and scale <= 0:
+        is_causal = False
+        shape = (query.shape[-2], key.shape[-2])
+        options["attn_mask"] = torch.ones(shape, dtype=torch.bool).tril()
+    return scaled_dot_product_attention(
+        query, key, value, scale=scale, is_causal=is_causal, **options
+    )
+
+
 @both
 @given(cases)
 def test_equals_torch_in_value_and_gradient(attention, case):
     (q, k, v), options = build(case)
     leaves = [t.requires_grad_() for t in (q, k, v)]
     ours = attention(*leaves, **options)
-    theirs = scaled_dot_product_attention(*leaves, **options)
+    theirs = torch_attention(*leaves, **options)
     assert_near(ours.detach(), theirs.detach())
     upstream = torch.ones_like(ours)
     for mine, other in zip(

@@ -154,6 +154,25 @@ def test_accumulation_in_the_format_equals_a_loop(seed):
     np.testing.assert_array_equal(scores.numpy(), expected.astype(np.float32))
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("layer", [4, 16])
+def test_the_number_of_the_layer_is_multiplied_back(placement, layer):
+    """Powers of two round nothing, nor do roots of powers of four: only the range can differ."""
+    generator = torch.Generator().manual_seed(5)
+    q, k = torch.randn(3, 16, generator=generator), torch.randn(4, 16, generator=generator)
+    plain = scaled_scores(q, k, placement, "bfloat16", scale=0.25)
+    divided = scaled_scores(q, k, placement, "bfloat16", scale=0.25, layer_number=layer)
+    assert torch.equal(divided, plain)
+
+
+def test_the_number_of_the_layer_keeps_deep_layers_in_range():
+    q = torch.full((1, 64), 304.0)  # q·k/√d = 739328, and 46208 in layer 16
+    assert scaled_scores(q, q, "in_accumulator", "float16").item() == math.inf
+    assert scaled_scores(q, q, "in_accumulator", "float16", layer_number=16).item() == 739328
+    # Stored before the scale, the product is out of range whatever comes later.
+    assert scaled_scores(q, q, "after_product", "float16", layer_number=16).item() == math.inf
+
+
 # --- thresholds -----------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Clamp and soft cap: ceilings that no row exceeds, gradients, and what happens to masks."""
+"""Clamp, soft cap and QK-clip: ceilings that no row exceeds, gradients, what happens to masks."""
 
 import math
 
@@ -8,7 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_scaling import clamp_scores, clamped_weight_ceiling, soft_cap, softmax
+from attention_scaling import (
+    attention_logits,
+    clamp_scores,
+    clamped_weight_ceiling,
+    qk_clip,
+    soft_cap,
+    softmax,
+)
 
 from .reference import softmax_row
 
@@ -104,3 +111,66 @@ def test_kinds():
         assert function(array).dtype == np.float32
         np.testing.assert_array_equal(function(array), function(torch.tensor(array)).numpy())
         assert function(torch.tensor(3.0, dtype=torch.float16)).dtype == torch.float16
+
+
+def clipped_maxima(w_q, w_k, x, heads, key_heads):
+    """Largest scaled logit of each query head, and the logits."""
+    head_dim = len(w_q) // heads
+    q = (x @ w_q.mT).unflatten(-1, (heads, head_dim)).transpose(0, 1)
+    k = (x @ w_k.mT).unflatten(-1, (key_heads, head_dim)).transpose(0, 1)
+    logits = attention_logits(q, k.repeat_interleave(heads // key_heads, dim=0))
+    return logits.amax(dim=(-2, -1)), logits
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([(3, 3), (4, 2), (3, 1)]),
+    st.sampled_from([0, 0.5, 1]),
+)
+def test_qk_clip_brings_loud_heads_to_the_threshold_and_leaves_others(seed, heads, alpha):
+    heads, key_heads = heads
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    w_q, w_k, x = normal(heads * 4, 6), normal(key_heads * 4, 6), normal(7, 6)
+    before, logits = clipped_maxima(w_q, w_k, x, heads, key_heads)
+    threshold = float(before.median().clamp(min=0.1))
+    new_q, new_k = qk_clip(w_q, w_k, before, threshold, alpha=alpha)
+    after, clipped = clipped_maxima(new_q, new_k, x, heads, key_heads)
+    loud = before > threshold
+    torch.testing.assert_close(after[loud], torch.full_like(after[loud], threshold))
+    torch.testing.assert_close(clipped[~loud], logits[~loud])
+    spared = (~loud).repeat_interleave(4)
+    assert torch.equal(new_q[spared], w_q[spared])
+    if key_heads == heads:
+        assert torch.equal(new_k[spared], w_k[spared])
+    # a clip multiplies by one positive number
+    torch.testing.assert_close(clipped[loud], logits[loud] * (after / before)[loud, None, None])
+
+
+def test_qk_clip_of_maxima_that_are_not_positive():
+    weight = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    maxima = torch.tensor([0.0, -0.0, -5.0, -1e30])
+    for w_k in (weight, weight[:2]):
+        w_q, clipped = qk_clip(weight, w_k, maxima, 1e-3)
+        assert torch.equal(w_q, weight)
+        assert torch.equal(clipped, w_k)
+        assert w_q is not weight
+        assert clipped is not w_k
+
+
+def test_qk_clip_shares_as_told_and_spares_shared_keys():
+    ones = torch.ones(4, 1, dtype=torch.bfloat16)
+    maxima = torch.tensor([400.0, 50.0])
+    w_q, w_k = qk_clip(ones, ones, maxima, 100.0)
+    assert w_q.tolist() == w_k.tolist() == [[0.5], [0.5], [1.0], [1.0]]
+    assert w_q.dtype == torch.bfloat16
+    w_q, w_k = qk_clip(ones, ones, maxima, 100.0, alpha=1.0)
+    assert w_q.tolist() == [[0.25], [0.25], [1.0], [1.0]]
+    assert torch.equal(w_k, ones)
+    # one key head for both: only the queries of the loud head shrink
+    w_q, w_k = qk_clip(ones, ones[:2], maxima, 100.0)
+    assert w_q.tolist() == [[0.25], [0.25], [1.0], [1.0]]
+    assert torch.equal(w_k, ones[:2])
