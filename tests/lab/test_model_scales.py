@@ -84,19 +84,19 @@ def test_factors_are_those_of_the_code(name):
 
 
 def test_the_probe_watches_the_model_and_not_its_configuration(monkeypatch):
-    build = model_scales._build
+    build = model_scales.build
 
     def tampered(architecture, head_dim, seed):
         model = build(architecture, head_dim, seed)
         model.layers[0].self_attn.scaling *= 3  # the configuration knows nothing of this
         return model
 
-    monkeypatch.setattr(model_scales, "_build", tampered)
+    monkeypatch.setattr(model_scales, "build", tampered)
     assert probe(BY_NAME["LLaMA"], 128).scale == pytest.approx(3 * 128**-0.5, rel=ROUNDING)
 
 
 def test_a_factor_that_is_none_shows_as_a_misfit(monkeypatch):
-    build = model_scales._build
+    build = model_scales.build
 
     def capped(architecture, head_dim, seed):
         model = build(architecture, head_dim, seed)
@@ -105,7 +105,7 @@ def test_a_factor_that_is_none_shows_as_a_misfit(monkeypatch):
             layer.self_attn.attn_logit_softcapping = 0.1
         return model
 
-    monkeypatch.setattr(model_scales, "_build", capped)
+    monkeypatch.setattr(model_scales, "build", capped)
     assert probe(BY_NAME["Gemma 2"], 256).misfit > 100 * ROUNDING
 
 

@@ -1,7 +1,8 @@
 """Model classes of the `transformers` package, and where their queries and keys can be reached.
 
 `scaling_book.lab.model_scales` builds each of them small, with random weights, and finds by which
-number it multiplies q·k. Nothing here says what that number is.
+number it multiplies q·k; `scaling_book.lab.model_anatomy` finds where it normalises and what it
+does with positions. Nothing here says what they will find.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["ARCHITECTURES", "HEADS", "TOKENS", "Architecture", "Layout"]
+__all__ = ["ARCHITECTURES", "FURTHER", "HEADS", "TOKENS", "Architecture", "Layout"]
 
 HEADS = 2
 TOKENS = 6
@@ -44,6 +45,9 @@ class Architecture:
     norms
         Names of the modules through which queries and keys go afterwards; "l2" if they are
         normalised by a function, () if not at all.
+    outputs
+        Names of the modules in the first layer with which its two branches end, attention and
+        feed-forward; and of further branches, which are switched off when those are probed.
     options
         Arguments of the configuration that only keep the model small.
     widths
@@ -63,6 +67,7 @@ class Architecture:
     projections: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj")
     layout: Layout = "separate"
     norms: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ("self_attn.o_proj", "mlp.down_proj")
     options: Mapping[str, Any] = field(default_factory=dict)
     widths: tuple[str, str, str | None] = ("hidden_size", "num_attention_heads", "head_dim")
     shared_width: int = 0
@@ -124,6 +129,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         64,
         projections=("attn.c_attn",),
         layout="thirds",
+        outputs=("attn.c_proj", "mlp.c_proj"),
         options={"n_layer": 1, "vocab_size": 32, "n_positions": 16},
         widths=("n_embd", "n_head", None),
     ),
@@ -132,7 +138,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "GPTJConfig",
         256,
         projections=("attn.q_proj", "attn.k_proj"),
-        options={"n_layer": 1, "vocab_size": 32, "n_positions": 16, "n_inner": 16},
+        outputs=("attn.out_proj", "mlp.fc_out"),
+        options={"n_layer": 1, "vocab_size": 32, "n_positions": 8192, "n_inner": 16},
         widths=("n_embd", "n_head", None),
     ),
     Architecture(
@@ -141,6 +148,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         96,
         projections=("attention.query_key_value",),
         layout="per_head",
+        outputs=("attention.dense", "mlp.dense_4h_to_h"),
         options={"num_hidden_layers": 1, "vocab_size": 32, "intermediate_size": 16},
         widths=FREE,
     ),
@@ -148,6 +156,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "OPT",
         "OPTConfig",
         64,
+        outputs=("self_attn.out_proj", "fc2"),
         options={
             "num_hidden_layers": 1,
             "vocab_size": 32,
@@ -162,6 +171,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         8,
         projections=("self_attention.query_key_value",),
         layout="per_head",
+        outputs=("self_attention.dense", "mlp.dense_4h_to_h"),
         options={"n_layer": 1, "vocab_size": 32},
         widths=("hidden_size", "n_head", None),
     ),
@@ -170,6 +180,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "BertConfig",
         64,
         projections=("self.query", "self.key"),
+        outputs=("attention.output.dense", "0.output.dense"),
         options={"num_hidden_layers": 1, "vocab_size": 32, "intermediate_size": 16},
         widths=FREE,
     ),
@@ -178,6 +189,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "ViTConfig",
         64,
         projections=("q_proj", "k_proj"),
+        outputs=("attention.o_proj", "mlp.fc2"),
         options={
             "num_hidden_layers": 1,
             "intermediate_size": 16,
@@ -191,6 +203,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "Whisper",
         "WhisperConfig",
         64,
+        outputs=("self_attn.out_proj", "fc2"),
         options={
             "encoder_layers": 1,
             "decoder_layers": 1,
@@ -220,16 +233,30 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture("Cohere", "CohereConfig", 128, options=GATED, widths=FREE),
     Architecture("OLMo 2", "Olmo2Config", 128, norms=QK_NORM, options=GATED, widths=FREE),
-    Architecture("gpt-oss", "GptOssConfig", 64, 45, options={**GATED, **EXPERTS}),
+    Architecture(
+        "gpt-oss",
+        "GptOssConfig",
+        64,
+        45,
+        outputs=("self_attn.o_proj", "mlp"),
+        options={**GATED, **EXPERTS},
+    ),
     Architecture(
         "Privacy Filter",
         "OpenAIPrivacyFilterConfig",
         64,
         640 / 14,
+        outputs=("self_attn.o_proj", "mlp"),
         options={**GATED, **EXPERTS},
     ),
     Architecture(
-        "Llama 4, RoPE", "Llama4TextConfig", 128, 128, norms=("qk_norm",), options=LLAMA_4
+        "Llama 4, RoPE",
+        "Llama4TextConfig",
+        128,
+        128,
+        norms=("qk_norm",),
+        outputs=("self_attn.o_proj", "feed_forward"),
+        options=LLAMA_4,
     ),
     Architecture(
         "Llama 4, NoPE",
@@ -237,6 +264,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         128,
         128,
         settings={"no_rope_layers": [0], "floor_scale": TOKENS},
+        outputs=("self_attn.o_proj", "feed_forward"),
         options=LLAMA_4,
     ),
     Architecture(
@@ -310,6 +338,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         64,
         64,
         projections=("SelfAttention.q", "SelfAttention.k"),
+        outputs=("SelfAttention.o", "DenseReluDense.wo"),
         options={"num_layers": 1, "vocab_size": 32, "d_ff": 16},
         widths=("d_model", "num_heads", "d_kv"),
         family="encoder",
@@ -319,6 +348,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "GPTNeoConfig",
         128,
         projections=("attention.q_proj", "attention.k_proj"),
+        outputs=("attention.out_proj", "mlp.c_proj"),
         options={
             "num_layers": 1,
             "attention_types": [[["global"], 1]],
@@ -334,15 +364,35 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         256,
         256,
         norms=QK_NORM,
+        outputs=(
+            "self_attn.o_proj",
+            "mlp.down_proj",
+            "laurel.linear_right",
+            "0.per_layer_projection",
+        ),
         options={**GEMMA_3N, "laurel_rank": 4, "activation_sparsity_pattern": [0.0]},
     ),
-    Architecture("Gemma 4", "Gemma4TextConfig", 256, 288, norms=QK_NORM, options=GEMMA_3N),
+    Architecture(
+        "Gemma 4",
+        "Gemma4TextConfig",
+        256,
+        288,
+        norms=QK_NORM,
+        outputs=("self_attn.o_proj", "mlp.down_proj", "0.per_layer_projection"),
+        # d_k is that of the local layers; the last layer is always a global one, of another width
+        options={
+            **GEMMA_3N,
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     Architecture(
         "Swin v2",
         "Swinv2Config",
         32,
         projections=("self.query", "self.key"),
         norms=("l2",),
+        outputs=("attention.output.dense", "0.output.dense"),
         options={
             "depths": [1],
             "image_size": 4,
@@ -353,4 +403,103 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         widths=("embed_dim", "num_heads", None),
         family="image",
     ),
+)
+
+MINICPM: dict[str, Any] = {
+    **GATED,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 16,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+}
+FALCON: dict[str, Any] = {
+    "num_hidden_layers": 1,
+    "vocab_size": 32,
+    "ffn_hidden_size": 16,
+    "multi_query": False,
+    "num_kv_heads": HEADS,
+}
+
+#: In the table "What real models do" only.
+FURTHER: tuple[Architecture, ...] = (
+    Architecture(
+        "MPT",
+        "MptConfig",
+        128,
+        projections=("attn.Wqkv",),
+        layout="thirds",
+        outputs=("attn.out_proj", "ffn.down_proj"),
+        options={"n_layers": 1, "vocab_size": 32, "max_seq_len": 16},
+        widths=("d_model", "n_heads", None),
+    ),
+    Architecture(
+        "Falcon",
+        "FalconConfig",
+        64,
+        projections=("self_attention.query_key_value",),
+        layout="per_head",
+        outputs=("self_attention.dense", "mlp.dense_4h_to_h"),
+        options=FALCON,
+        widths=FREE,
+    ),
+    Architecture(
+        "Falcon, ALiBi",
+        "FalconConfig",
+        64,
+        settings={"alibi": True, "parallel_attn": False},
+        projections=("self_attention.query_key_value",),
+        layout="per_head",
+        outputs=("self_attention.dense", "mlp.dense_4h_to_h"),
+        options=FALCON,
+        widths=FREE,
+    ),
+    Architecture("OLMo", "OlmoConfig", 128, options=GATED, widths=FREE),
+    Architecture(
+        "Phi",
+        "PhiConfig",
+        64,
+        outputs=("self_attn.dense", "mlp.fc2"),
+        options=GATED,
+        widths=FREE,
+    ),
+    Architecture(
+        "Cohere 2, local",
+        "Cohere2Config",
+        128,
+        128,
+        settings={"layer_types": ["sliding_attention"]},
+        options=GATED,
+    ),
+    Architecture(
+        "Cohere 2, global",
+        "Cohere2Config",
+        128,
+        128,
+        settings={"layer_types": ["full_attention"]},
+        options=GATED,
+    ),
+    Architecture(
+        "Persimmon",
+        "PersimmonConfig",
+        64,
+        projections=("self_attn.query_key_value",),
+        layout="per_head",
+        norms=("self_attn.q_layernorm", "self_attn.k_layernorm"),
+        outputs=("self_attn.dense", "mlp.dense_4h_to_h"),
+        options={"num_hidden_layers": 1, "vocab_size": 32, "intermediate_size": 16},
+        widths=FREE,
+    ),
+    Architecture(
+        "MiniCPM3",
+        "MiniCPM3Config",
+        96,
+        64,
+        projections=LATENT_MODULES,
+        layout="latent",
+        options=MINICPM,
+        widths=("hidden_size", "num_attention_heads", "qk_nope_head_dim"),
+        shared_width=32,
+    ),
+    Architecture("GLM-4", "Glm4Config", 128, 128, options=GATED),
+    Architecture("Nemotron", "NemotronConfig", 128, 128, options=GATED),
 )

@@ -32,7 +32,22 @@ from torch.nn.functional import normalize
 
 from scaling_book.lab.architectures import ARCHITECTURES, HEADS, TOKENS, Architecture
 
-__all__ = ["RECORD", "ModelScale", "Probe", "measure", "probe", "read_record"]
+__all__ = [
+    "RECORD",
+    "ROUNDING",
+    "SEED",
+    "ModelScale",
+    "Probe",
+    "attention_weights",
+    "build",
+    "measure",
+    "model_class",
+    "module_named",
+    "probe",
+    "provenance",
+    "query_and_key",
+    "read_record",
+]
 
 COMMAND = "python -m scaling_book.lab.model_scales"
 #: Where the record lies, whatever the working directory: in the project's folder for data.
@@ -146,14 +161,14 @@ def probe(architecture: Architecture, head_dim: int, seed: int = SEED) -> Probe:
     seed
         Of the weights and of all vectors.
     """
-    model = _build(architecture, head_dim, seed)
-    runs = [_run(model, architecture, seed + draw) for draw in range(2 * DRAWS)]
+    model = build(architecture, head_dim, seed)
+    runs = [_run(model, architecture, head_dim, seed + draw) for draw in range(2 * DRAWS)]
     x = torch.stack([b[0] - a[0] for a, b in zip(runs[::2], runs[1::2], strict=True)]).flatten()
     y = torch.stack([b[1] - a[1] for a, b in zip(runs[::2], runs[1::2], strict=True)]).flatten()
     scale = float(x @ y / (x @ x))
     misfit = float((y - scale * x).abs().max() / (scale * x).abs().max())
 
-    large = [_run(model, architecture, seed + draw, size=3.0)[1] for draw in range(2)]
+    large = [_run(model, architecture, head_dim, seed + draw, size=3.0)[1] for draw in range(2)]
     small = [runs[draw][1] for draw in range(2)]
     ratio = (large[1] - large[0]).norm() / (small[1] - small[0]).norm()
     return Probe(scale, misfit, math.log(ratio) / math.log(3.0))
@@ -165,7 +180,7 @@ def measure(architecture: Architecture) -> ModelScale:
     double = probe(architecture, 2 * architecture.head_dim)
     return ModelScale(
         name=architecture.name,
-        model_class=_model_class(architecture),
+        model_class=model_class(architecture),
         head_dim=architecture.head_dim,
         width_per_head=architecture.d_model(architecture.head_dim) / HEADS,
         scale=_rounded(one.scale),
@@ -181,26 +196,29 @@ def _rounded(scale: float) -> float:
     return float(f"{scale:.10g}")
 
 
-def _build(architecture: Architecture, head_dim: int, seed: int) -> Any:
+def build(
+    architecture: Architecture, head_dim: int, seed: int = SEED, implementation: str = "eager"
+) -> Any:
     """Return the model in float64, with random weights that no other draw depends on."""
     transformers = import_module("transformers")
     config = getattr(transformers, architecture.config)(**architecture.arguments(head_dim))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = transformers.AutoModel.from_config(
-            config, attn_implementation="eager", experts_implementation="eager"
+            config, attn_implementation=implementation, experts_implementation="eager"
         )
     return model.double().eval()
 
 
-def _model_class(architecture: Architecture) -> str:
+def model_class(architecture: Architecture) -> str:
+    """Return the name of the class that is built."""
     transformers = import_module("transformers")
     config = getattr(transformers, architecture.config)
     return str(transformers.AutoModel._model_mapping[config].__name__)
 
 
 def _run(
-    model: Any, architecture: Architecture, seed: int, size: float = 1.0
+    model: Any, architecture: Architecture, head_dim: int, seed: int, size: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend once with known vectors.
 
@@ -229,26 +247,43 @@ def _run(
     hooks = dict.fromkeys(architecture.projections, replace)
     hooks |= {name: listen for name in architecture.norms if name != "l2"}
     handles = [
-        _module(model, name).register_forward_hook(hook(name)) for name, hook in hooks.items()
+        module_named(model, name).register_forward_hook(hook(name)) for name, hook in hooks.items()
     ]
     try:
         with torch.no_grad():
-            weights = _attention_weights(model, architecture)[0, :, -1].double()
+            weights = attention_weights(model, architecture)[0, :, -1].double()
     finally:
         for handle in handles:
             handle.remove()
-    query, key = _query_and_key(architecture, seen)
+    query, key = query_and_key(architecture, seen)
+    if query.shape[-1] != head_dim:
+        raise ValueError(f"{architecture.name}: d_k is {query.shape[-1]}, not {head_dim}")
     scores = (key @ query[:, -1, :, None]).squeeze(-1)  # (heads, keys)
     return scores[:, 1:] - scores[:, :1], (weights[:, 1:] / weights[:, :1]).log()
 
 
-def _module(model: Any, suffix: str) -> Any:
+def module_named(model: Any, suffix: str) -> Any:
     """Return the first module of that name, which is the one in the first layer."""
     return next(m for name, m in model.named_modules() if f".{name}".endswith(f".{suffix}"))
 
 
-def _attention_weights(model: Any, architecture: Architecture) -> torch.Tensor:
-    """Run the model and return the weights of its first layer, (1, heads, queries, keys)."""
+def attention_weights(
+    model: Any,
+    architecture: Architecture,
+    tokens: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Run the model and return the weights of its first layer, (1, heads, queries, keys).
+
+    Parameters
+    ----------
+    model, architecture
+        As built.
+    tokens
+        What a model of text reads; by default, all tokens differ.
+    positions
+        Which positions a model of text is told; by default, 0 for all tokens.
+    """
     options = {"output_attentions": True, "return_dict": True}
     if architecture.family == "image":
         side = model.config.image_size
@@ -257,20 +292,21 @@ def _attention_weights(model: Any, architecture: Architecture) -> torch.Tensor:
         mels = torch.zeros(1, model.config.num_mel_bins, 2 * TOKENS, dtype=torch.float64)
         output = model.encoder(mels, **options)
     else:
-        tokens = {
-            "input_ids": torch.arange(1, TOKENS + 1)[None],
+        tokens = torch.arange(1, TOKENS + 1) if tokens is None else tokens
+        positions = torch.zeros(TOKENS, dtype=torch.long) if positions is None else positions
+        text = {
+            "input_ids": tokens[None],
             "attention_mask": torch.ones(1, TOKENS, dtype=torch.long),
         }
         if architecture.family == "encoder":
-            output = model.encoder(**tokens, **options)
+            output = model.encoder(**text, **options)
         else:
-            tokens["position_ids"] = torch.zeros(1, TOKENS, dtype=torch.long)
-            output = model(**tokens, use_cache=False, **options)
+            output = model(**text, position_ids=positions[None], use_cache=False, **options)
     weights: torch.Tensor = output.attentions[0]
     return weights
 
 
-def _query_and_key(
+def query_and_key(
     architecture: Architecture, seen: dict[str, list[torch.Tensor]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Bring what went into the product into the shape (heads, tokens, d_k)."""
@@ -288,15 +324,16 @@ def _query_and_key(
         query, own = heads_first(query), heads_first(key_and_value.view(1, len(shared[0]), -1))
         own = own[..., : query.shape[-1] - width]
         return query, torch.cat([own, common], dim=-1)
-    if architecture.layout == "thirds":
+    if architecture.norms not in ((), ("l2",)):
+        # one module for each, or one that is called for q and then for k
+        query, key = (x for name in architecture.norms for x in seen[name])
+    elif architecture.layout == "thirds":
         query, key, _ = seen[names[0]][0].chunk(3, dim=-1)
     elif architecture.layout == "per_head":
         query, key, _ = heads_first(seen[names[0]][0]).chunk(3, dim=-1)
         return query, key
-    elif architecture.norms in ((), ("l2",)):
+    else:
         query, key = (seen[name][0] for name in names)
-    else:  # one module for each, or one that is called for q and then for k
-        query, key = (x for name in architecture.norms for x in seen[name])
     query, key = heads_first(query), heads_first(key)
     if architecture.norms == ("l2",):
         return normalize(query, dim=-1), normalize(key, dim=-1)
@@ -319,6 +356,18 @@ def read_record(path: Path = RECORD) -> list[ModelScale]:
     return [ModelScale(**line) for line in json.loads(path.read_text("utf8"))["models"]]
 
 
+def provenance(command: str) -> dict[str, Any]:
+    """Return how and when a record of model classes was made."""
+    return {
+        "command": command,
+        "date": date.today().isoformat(),
+        "seed": SEED,
+        "transformers": metadata.version("transformers"),
+        "torch": torch.__version__.partition("+")[0],
+        "python": platform.python_version(),
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").split("\n")[0])
@@ -336,14 +385,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flush=True,
         )
     record = {
-        "provenance": {
-            "command": COMMAND,
-            "date": date.today().isoformat(),
-            "seed": SEED,
-            "transformers": metadata.version("transformers"),
-            "torch": torch.__version__.partition("+")[0],
-            "python": platform.python_version(),
-        },
+        "provenance": provenance(COMMAND),
         "models": [asdict(line) for line in found],
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
