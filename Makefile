@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint claims serve clean lock newest
+.PHONY: help book test lint slow claims mutants false-alarms serve clean lock newest
 
 help: ## list the commands
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 book: $(VENV)/.book ## execute every cell and build the static site
 	@$(BIN)/python -m scaling_book.site.build
@@ -19,8 +19,17 @@ test: $(VENV)/.test ## prove the library, the evidence, the pages and the site
 lint: $(VENV)/.test ## check code, cells, labels, imports and spelling only
 	@$(BIN)/python -m pytest tests/lint
 
+slow: $(VENV)/.test ## measure all evidence again with other random numbers (minutes)
+	@$(BIN)/python -m pytest -m slow
+
 claims: $(VENV)/.book ## measure the evidence of every claim
 	@$(BIN)/python -m scaling_book.evidence
+
+mutants: $(VENV)/.test ## put faults into the code, one by one, and record what notices them (an hour)
+	@$(BIN)/python -m scaling_book.audit.run_mutants
+
+false-alarms: $(VENV)/.book ## record how often evidence fails by chance (an hour)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m scaling_book.audit.false_alarms
 
 serve: $(VENV)/.book ## live preview in a browser
 	@$(BIN)/python -m scaling_book.site.serve

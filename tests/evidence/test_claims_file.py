@@ -8,6 +8,8 @@ import yaml
 from scaling_book.site.claims_file import ClaimsFileError, load_claims
 
 BIBLIOGRAPHY = ["vaswani2017", "yang2022"]
+SOURCE = {"cite": "vaswani2017", "where": "footnote 4", "status": "read"}
+READ = {"quote": "has mean 0 and variance dk", "seen": "arXiv 1706.03762v7"}
 GOOD = {
     "name": "The mean is zero",
     "leads": ["C08"],
@@ -16,7 +18,7 @@ GOOD = {
     "verdict": "holds-if",
     "right": "Zero if one of the two is centred.",
     "conditions": "Independent vectors.",
-    "sources": [{"cite": "vaswani2017", "where": "footnote 4", "status": "read"}],
+    "sources": [SOURCE | READ],
     "page": "chapters/1-a/page",
 }
 
@@ -80,6 +82,11 @@ BAD = {
         {"sources": [{"cite": "vaswani2017", "where": "§3", "status": "heard"}]},
         "source 1: status must be one of read, secondary",
     ),
+    "source with a passage": (
+        {"sources": [SOURCE | {"quote": "x" * 201, "seen": "the paper"}]},
+        "source 1: quote has 201 characters, at most 200 may be quoted",
+    ),
+    "claim that waits for nothing": ({"waits": ""}, "waits must be text"),
 }
 
 
@@ -89,6 +96,29 @@ def test_a_bad_record_is_refused(fault, tmp_path):
     record = {key: value for key, value in (GOOD | changes).items() if value is not None}
     write(tmp_path, dump({"the-claim": record}))
     assert f"chapters/1-a/claims.yml:1: the-claim: {message}" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        (SOURCE | READ, None),
+        (SOURCE | {"status": "secondary"}, None),
+        (SOURCE | {"quote": READ["quote"]}, "it was read, so it needs the field 'seen'"),
+        (SOURCE | {"seen": READ["seen"]}, "it was read, so it needs the field 'quote'"),
+        (SOURCE | READ | {"status": "secondary"}, "it is known through others, so it cannot"),
+    ],
+)
+def test_who_read_a_source_can_quote_it(source, fault, tmp_path):
+    write(tmp_path, dump({"the-claim": GOOD | {"sources": [source]}}))
+    if fault is None:
+        assert load_claims(tmp_path, BIBLIOGRAPHY)["the-claim"].sources[0].where == "footnote 4"
+    else:
+        assert f"the-claim: source 1: {fault}" in error_of(tmp_path)
+
+
+def test_a_provisional_verdict_says_what_it_waits_for(tmp_path):
+    write(tmp_path, dump({"the-claim": GOOD | {"waits": "training runs"}}))
+    assert load_claims(tmp_path, BIBLIOGRAPHY)["the-claim"].waits == "training runs"
 
 
 def test_a_slug_must_be_kebab_case(tmp_path):

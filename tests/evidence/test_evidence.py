@@ -70,6 +70,12 @@ def test_evidence_speaks_no_language(slug):
         assert words <= names, m.quantity
 
 
+@pytest.mark.parametrize("slug", slugs())
+def test_evidence_against_a_sentence_rejects_what_the_sentence_predicts(slug):
+    if CLAIMS[slug].verdict in {"misleading", "wrong", "not-reproducible"}:
+        assert any(m.rival_is_the_answer for m in measured(slug))
+
+
 def test_records_and_evidence_match():
     assert {slug for slug, claim in CLAIMS.items() if claim.no_evidence is None} == set(slugs())
 
@@ -274,14 +280,92 @@ def test_problems_are_told_in_words():
 # The command line
 
 
-def test_the_command_writes_what_it_measured(tmp_path, capsys):
+def test_one_claim_is_shown_in_detail(tmp_path, capsys):
     file = tmp_path / "results.json"
     assert main(["dot-product-mean-zero", "--json", str(file)]) == 0
-    shown = capsys.readouterr().out
-    assert "[1/1] dot-product-mean-zero" in shown
-    assert "All 4 measurements support the right statements." in shown
+    shown = capsys.readouterr()
+    assert shown.out.startswith("dot-product-mean-zero  (")
+    assert "E[q·k], μ_q = μ_k = 0.5, ρ = 0, d_k = 64" in shown.out
+    assert "All 4 measurements of 1 claim(s) support the right statements." in shown.out
+    assert shown.err == ""  # nobody watches: no progress bar
     rows = json.loads(file.read_text("utf8"))["dot-product-mean-zero"]
     assert [Measurement(**row) for row in rows] == measured("dot-product-mean-zero")
+
+
+@pytest.fixture
+def three_claims(empty_register):
+    """Two that prove something, and between them one that the tests let fail."""
+    evidence("first")(good)
+    evidence("second")(lambda: [measurement()])
+    evidence("third")(good)
+
+
+def replace_second(monkeypatch, function):
+    monkeypatch.setitem(core._register, "second", function)
+
+
+@pytest.mark.usefixtures("three_claims")
+def test_several_claims_are_shown_in_one_table(capsys):
+    assert main([]) == 0
+    header, *rows, _, last = capsys.readouterr().out.splitlines()
+    assert header.split()[0] == "claim"
+    cells = [row.split() for row in rows]
+    assert [(row[0], row[1], row[-1]) for row in cells] == [
+        ("first", "1", "ok"),
+        ("second", "1", "ok"),
+        ("third", "1", "ok"),
+    ]
+    assert cells[0][2:4] == ["0.00", "exact"]
+    assert cells[1][2:5] == ["0.20", "20", "s.e."]  # |10 − 10.1|/0.5 and (12 − 10)/0.1
+    assert last == "All 3 measurements of 3 claim(s) support the right statements."
+
+
+@pytest.mark.usefixtures("three_claims")
+def test_the_table_can_be_had_in_detail(capsys):
+    assert main(["--verbose"]) == 0
+    assert capsys.readouterr().out.count("1 + 1") == 2
+
+
+def raises():
+    raise ZeroDivisionError("by nothing")
+
+
+@pytest.mark.usefixtures("three_claims")
+@pytest.mark.parametrize(
+    ("function", "said", "raised"),
+    [
+        (lambda: [measurement(measured=11.0)], "the right statement says 10.1", False),
+        (lambda: [measurement(measured=math.nan)], "measured nan", False),
+        (lambda: [measurement(rival=10.2)], "too close to the rival 10.2", False),
+        (lambda: [], "returned no measurement", True),
+        (raises, "second: ZeroDivisionError: by nothing", True),
+    ],
+)
+def test_a_failure_does_not_keep_the_others_from_being_measured(
+    function, said, raised, monkeypatch, tmp_path, capsys
+):
+    replace_second(monkeypatch, function)
+    file, outcomes = tmp_path / "results.json", tmp_path / "outcomes.json"
+    assert main(["--json", str(file), "--outcomes", str(outcomes)]) == 1
+    shown = capsys.readouterr()
+    assert [row.split()[-1] for row in shown.out.splitlines()[1:]] == ["ok", "FAILS", "ok"]
+    assert said in shown.err
+    assert not file.exists()
+    why = json.loads(outcomes.read_text("utf8"))
+    assert {slug: bool(entry["why"]) for slug, entry in why.items()} == {
+        "first": False,
+        "second": True,
+        "third": False,
+    }
+    assert why["second"]["raised"] is raised
+    assert list(tmp_path.iterdir()) == [outcomes]
+
+
+@pytest.mark.usefixtures("three_claims")
+def test_an_error_in_a_single_claim_is_shown_with_its_origin(monkeypatch, capsys):
+    replace_second(monkeypatch, raises)
+    assert main(["second"]) == 1
+    assert "in raises" in capsys.readouterr().err
 
 
 def test_the_command_fails_when_the_evidence_does(monkeypatch, capsys):
@@ -292,9 +376,14 @@ def test_the_command_fails_when_the_evidence_does(monkeypatch, capsys):
     assert "dot-product-mean-zero: E[q·k], μ_q = μ_k = 0, ρ = 0.5" in captured.err
 
 
-def test_the_command_names_what_it_does_not_know(capsys):
-    assert main(["dot-product-mean-zer"]) == 2
-    assert "did you mean dot-product-mean-zero" in capsys.readouterr().err
+@pytest.mark.usefixtures("three_claims")
+def test_nothing_is_measured_if_a_claim_is_not_known(monkeypatch, capsys):
+    replace_second(monkeypatch, raises)
+    assert main(["second", "first-x"]) == 2
+    captured = capsys.readouterr()
+    assert "did you mean first" in captured.err
+    assert captured.out == ""
+    assert "ZeroDivisionError" not in captured.err
 
 
 def test_the_register_alone_loads_neither_numpy_nor_torch():

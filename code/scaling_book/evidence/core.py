@@ -125,6 +125,21 @@ def slugs() -> list[str]:
     return list(_register)
 
 
+def require(slug: str) -> None:
+    """Make sure that a claim has evidence.
+
+    Raises
+    ------
+    EvidenceError
+        If there is no such slug.
+    """
+    known = slugs()
+    if slug not in known:
+        close = difflib.get_close_matches(slug, known, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+        raise EvidenceError(f"no evidence for a claim {slug!r}; {hint}")
+
+
 def run(slug: str) -> list[Measurement]:
     """Measure the evidence for one claim.
 
@@ -135,11 +150,7 @@ def run(slug: str) -> list[Measurement]:
     Exception
         Whatever the evidence function raises, with the slug added as a note.
     """
-    known = slugs()
-    if slug not in known:
-        close = difflib.get_close_matches(slug, known, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
-        raise EvidenceError(f"no evidence for a claim {slug!r}; {hint}")
+    require(slug)
     function = _register[slug]
     try:
         measurements = list(function())

@@ -21,7 +21,7 @@ from attention_scaling import (
     softmax_jacobian,
 )
 from scaling_book.evidence import seeds
-from scaling_book.evidence.core import Measurement, evidence
+from scaling_book.evidence.core import Measurement, against_the_answer, evidence
 from scaling_book.evidence.normal_rows import NormalRows, over_query_norms
 from scaling_book.evidence.row_gradients import (
     fourth_power_of_query_gradient,
@@ -230,10 +230,9 @@ def gradient_norm_below_one_millionth() -> list[Measurement]:
     rng = seeds.rng(SEED, 51)
     generator = seeds.generator(SEED + 1)
     (row,) = sample_row_gradients(HEAD_DIM, 64, 20_000, scales=[1.0], rng=rng)
+    label = "√E‖∂L/∂q‖², s = 1, d_k = 64, n = 64"
     found = [
-        rms_gradient_of(
-            "√E‖∂L/∂q‖², s = 1, d_k = 64, n = 64", row.query, HEAD_DIM, 64, scale=1.0, rival=1e-6
-        )
+        against_the_answer(rms_gradient_of(label, row.query, HEAD_DIM, 64, scale=1.0, rival=1e-6))
     ]
     for head_dim, size in ((64, 60_000), (512, 8000)):
         norms = autograd_query_gradients(head_dim, 2, size, scale=1.0, generator=generator)

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attention_scaling import yarn_attention_factor
 from scaling_book.evidence import seeds
-from scaling_book.evidence.core import Measurement, evidence
+from scaling_book.evidence.core import Measurement, against_the_answer, evidence
 from scaling_book.evidence.sampling import STANDARD_ERRORS
 from scaling_book.lab.model_scales import ModelScale, read_record
 
@@ -140,4 +140,9 @@ def one_right_constant() -> list[Measurement]:
         "gpt-oss": (64**-0.5 * yarn_attention_factor(32.0) ** 2, 64**-0.5),
         "Llama 4, NoPE": (128**-0.5 * (1 + 0.1 * math.log(2)), 128**-0.5),
     }
-    return [recorded_scale(name, law, rival=rival) for name, (law, rival) in laws.items()]
+    found = []
+    for name, (law, rival) in laws.items():
+        measured = recorded_scale(name, law, rival=rival)
+        # The rival is 1/√d_k, the one right constant of the question.
+        found.append(measured if rival is None else against_the_answer(measured))
+    return found

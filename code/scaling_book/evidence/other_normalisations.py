@@ -24,7 +24,7 @@ from attention_scaling import (
     yarn_attention_factor,
 )
 from scaling_book.evidence import seeds
-from scaling_book.evidence.core import Measurement, evidence
+from scaling_book.evidence.core import Measurement, against_the_answer, evidence
 from scaling_book.evidence.operations import Operation, operations_of
 from scaling_book.evidence.sampling import std_of, variance_of
 
@@ -139,13 +139,15 @@ def layernorm_solves_covariate_shift() -> list[Measurement]:
     bound = (d + tokens + 8) * UNIT_ROUNDOFF
     size = math.sqrt(1 + a**2)
     return [
-        Measurement(
-            "E[LN(x_t)₀], x_t = ±w + u",
-            y[:, 0].mean().item(),
-            expected=a / size,
-            tolerance=bound,
-            reason="(d + L + 8) u",
-            rival=0,
+        against_the_answer(
+            Measurement(
+                "E[LN(x_t)₀], x_t = ±w + u",
+                y[:, 0].mean().item(),
+                expected=a / size,
+                tolerance=bound,
+                reason="(d + L + 8) u",
+                rival=0,  # the shift is gone, as the answer has it
+            )
         ),
         Measurement(
             "Var[LN(x_t)₀], x_t = ±w + u",
@@ -459,13 +461,16 @@ def rope_changes_norms() -> list[Measurement]:
     # cos² + sin² is 1 up to 4 u, the rotation adds 4 u, and two norms of d_k squares d_k u each
     bound = (HEAD_DIM + 8) * UNIT_ROUNDOFF
     return [
-        Measurement(
-            "max |‖R_m q‖/‖q‖ − 1|, m < 4096, d_k = 64",
-            (plain - 1).abs().max().item(),
-            expected=0,
-            tolerance=bound,
-            reason="(d_k + 8) u",
-            rival=by_formula - 1,  # a change of norm, as YaRN makes it
+        against_the_answer(
+            Measurement(
+                "max |‖R_m q‖/‖q‖ − 1|, m < 4096, d_k = 64",
+                (plain - 1).abs().max().item(),
+                expected=0,
+                tolerance=bound,
+                reason="(d_k + 8) u",
+                # the answer says by no number how much; this is the change that YaRN makes
+                rival=by_formula - 1,
+            )
         ),
         Measurement(
             "max ‖f R_m q‖/‖q‖, f = 0.1 ln s + 1, s = 32",
@@ -484,18 +489,25 @@ def rope_still_needs_scaling() -> list[Measurement]:
     generator = seeds.generator(SEED + 41)
     factor = yarn_attention_factor(32)
     positions = torch.randint(0, 4096, (PAIRS_PER_DRAW,), generator=generator)
+    stretched = (0.1 * math.log(32) + 1) ** 2
     rotations: tuple[tuple[str, Function, float, float], ...] = (
         ("q·k", as_is, 1.0, 1.0),
-        ("R_m q·k", partial(apply_rotary, positions=positions), 1.0, 1.0),
+        # By the answer RoPE changes the norms, and the scores with them: as much as YaRN does.
+        (
+            "R_m q·k",
+            partial(apply_rotary, positions=positions),
+            1.0,
+            stretched * math.sqrt(HEAD_DIM),
+        ),
         (
             "f² R_m q·k, f = 0.1 ln 32 + 1",
             # both q and k carry the factor; here q carries it twice
             partial(apply_rotary, positions=positions, attention_factor=factor**2),
-            (0.1 * math.log(32) + 1) ** 2,
+            stretched,
             math.sqrt(HEAD_DIM),
         ),
     )
-    return [
+    without, rotated, with_factor = (
         std_of(
             f"σ({label}), RMS(x), d_k = 64",
             sample_logits(exact_rms_norm, HEAD_DIM, generator, rotate),
@@ -504,4 +516,5 @@ def rope_still_needs_scaling() -> list[Measurement]:
             rival=rival,
         )
         for label, rotate, growth, rival in rotations
-    ]
+    )
+    return [without, against_the_answer(rotated), with_factor]

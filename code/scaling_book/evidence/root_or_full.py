@@ -22,7 +22,7 @@ from attention_scaling import (
     softmax,
 )
 from scaling_book.evidence import seeds
-from scaling_book.evidence.core import Measurement, evidence
+from scaling_book.evidence.core import Measurement, against_the_answer, evidence
 from scaling_book.evidence.normal_rows import NormalRows, over_query_norms
 from scaling_book.evidence.sampling import loglog_slope_of, mean_of, std_of, variance_of
 from scaling_book.evidence.saturation import (
@@ -161,14 +161,17 @@ def d_loses_expressiveness() -> list[Measurement]:
             reason="√64 = 2³",
             rival=difference_from_root(1.0, full),
         ),
-        Measurement(
-            "p_1, q = 12 k_1, k_i·k_j = d_k δ_ij, q·k/d_k, n = 64",
-            measured=float(weights[0, 0]),
-            expected=math.exp(gain) / (math.exp(gain) + n - 1),
-            # the logit 12 is off by a few units in the last place, 1 − p by as much times 12
-            tolerance=64 * 2.0**-53,
-            reason="64 u",
-            rival=1 / n,
+        # By the answer the head cannot focus, so that every key gets the same.
+        against_the_answer(
+            Measurement(
+                "p_1, q = 12 k_1, k_i·k_j = d_k δ_ij, q·k/d_k, n = 64",
+                measured=float(weights[0, 0]),
+                expected=math.exp(gain) / (math.exp(gain) + n - 1),
+                # the logit 12 is off by a few units in the last place, 1 − p by as much times 12
+                tolerance=64 * 2.0**-53,
+                reason="64 u",
+                rival=1 / n,
+            )
         ),
         variance_of(
             "Var(r(√d_k q)·r(k)/d_k), r(x) = √d_k x/|x|, d_k = 64",
@@ -201,7 +204,7 @@ def root_is_the_optimum() -> list[Measurement]:
     ]
     aligned = [sample_dot_products(d, size, rng=rng, correlation=rho) for d in dims]
     errors = [math.sqrt((1 + rho**2) / (d * size)) / rho for d in dims]
-    found += [
+    growth_with_root, growth_with_full = (
         loglog_slope_of(
             f"d ln E[q·k/d_k^{name}] / d ln d_k, ρ = 0.5",
             dims,
@@ -212,7 +215,9 @@ def root_is_the_optimum() -> list[Measurement]:
         )
         # bounded with the root, or vanishing with d_k, as for independent vectors
         for name, power, rival in (("½", 0.5, 0.0), ("1", 1.0, -0.5))
-    ]
+    )
+    # By the answer logits are normalised with the root, at any width.
+    found += [against_the_answer(growth_with_root), growth_with_full]
     # "Neither saturated nor uniform" at σ = 1: how far depends on n. And the Jacobian of softmax is
     # larger at another σ.
     few = laws_of_normal_rows(1.0, 16)
@@ -285,13 +290,21 @@ def root_balances() -> list[Measurement]:
         concentration_of(
             f"E[Σp²], q·k/√d_k, {label}", squared_weights(at_root), root_law, rival=unscaled
         ),
-        concentration_of(
-            f"E[Σp²], 1.5 q·k/√d_k, {label}",
-            squared_weights(above),
-            laws_of_dot_products(HEAD_DIM, n, 1.5 * root),
-            rival=unscaled,
+        # By the answer, what lies above the root saturates, and with d_k a head stays uniform.
+        against_the_answer(
+            concentration_of(
+                f"E[Σp²], 1.5 q·k/√d_k, {label}",
+                squared_weights(above),
+                laws_of_dot_products(HEAD_DIM, n, 1.5 * root),
+                rival=unscaled,
+            )
         ),
-        concentration_of(
-            f"E[Σp²], (√d_k q)·k/d_k, {label}", squared_weights(folded), root_law, rival=unfolded
+        against_the_answer(
+            concentration_of(
+                f"E[Σp²], (√d_k q)·k/d_k, {label}",
+                squared_weights(folded),
+                root_law,
+                rival=unfolded,
+            )
         ),
     ]

@@ -21,7 +21,7 @@ from attention_scaling import (
     softmax,
 )
 from scaling_book.evidence import seeds
-from scaling_book.evidence.core import Measurement, evidence
+from scaling_book.evidence.core import Measurement, against_the_answer, evidence
 from scaling_book.evidence.normal_rows import NormalRows, moments_of_maximum, over_query_norms
 from scaling_book.evidence.sampling import mean_of, share_of, variance_of
 from scaling_book.evidence.variance_control import kurtosis_of_dot_product, probability_within
@@ -113,14 +113,19 @@ def effective_working_range() -> list[Measurement]:
     outside = squared_weights(normal_rows(1.0, 256, 4000, rng, shift=1000.0))
     found = [
         # max p > 0.99 if |z_1 − z_2| > ln 99, and |z_1 − z_2| has a triangular law on [0, 10].
-        share_of(
-            "P(max p > 0.99), z ~ U[−5, 5], n = 2",
-            inside > 0.99,
-            expected=(1 - math.log(99) / 10) ** 2,
-            rival=0.0,
+        # By the answer no row within the range is saturated, and one far outside it is.
+        against_the_answer(
+            share_of(
+                "P(max p > 0.99), z ~ U[−5, 5], n = 2",
+                inside > 0.99,
+                expected=(1 - math.log(99) / 10) ** 2,
+                rival=0.0,
+            )
         ),
-        concentration_of(
-            "E[Σp²], z ~ N(1000, 1), n = 256", outside, laws_of_normal_rows(1.0, 256), rival=1.0
+        against_the_answer(
+            concentration_of(
+                "E[Σp²], z ~ N(1000, 1), n = 256", outside, laws_of_normal_rows(1.0, 256), rival=1.0
+            )
         ),
     ]
     few = laws_of_normal_rows(2.0, 16)
@@ -235,11 +240,14 @@ def non_extreme_and_discriminative() -> list[Measurement]:
             variance=(math.e - 1) / n,
             rival=math.log(n),
         ),
-        mean_of(
-            "E[max p], σ = 1, n = 1024",
-            np.concatenate([p.max(axis=1) for p in weights]),
-            expected=top,
-            variance=top_squared - top**2,
-            rival=law.max_weight(64),
+        # The answer names the variance alone: it would discriminate among 1024 keys as among 64.
+        against_the_answer(
+            mean_of(
+                "E[max p], σ = 1, n = 1024",
+                np.concatenate([p.max(axis=1) for p in weights]),
+                expected=top,
+                variance=top_squared - top**2,
+                rival=law.max_weight(64),
+            )
         ),
     ]
