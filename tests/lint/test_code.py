@@ -15,6 +15,7 @@ ALLOWED = {
     "attention_scaling": {"attention_scaling"},
     "scaling_book.lab": {"attention_scaling", "scaling_book.lab"},
     "scaling_book.evidence": {"attention_scaling", "scaling_book.lab", "scaling_book.evidence"},
+    "scaling_book.audit": {"scaling_book.evidence", "scaling_book.audit"},
     "scaling_book.site": {
         "attention_scaling",
         "scaling_book.lab",

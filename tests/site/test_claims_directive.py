@@ -1,19 +1,13 @@
-"""Cards and ledger: what they show, what makes a build fail, and what a second build picks up.
-
-Each test builds a tiny book that inherits this book's configuration. Its measurements are written
-beforehand, where a build looks for them, so that no evidence has to run.
-"""
+"""Cards and ledger: what they show, what makes a build fail, and what a second build picks up."""
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import yaml
 
 from scaling_book.evidence import Measurement
 from scaling_book.site import evidence_cache
@@ -21,90 +15,21 @@ from scaling_book.site.claim_words import words_for
 from scaling_book.site.evidence_cache import EvidenceFailed, evidence_file, evidence_results
 from scaling_book.site.number_format import significant, with_error
 
-ROOT = Path(__file__).parents[2]
-JUPYTER_BOOK = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
-A_PAGE, B_PAGE = "chapters/1-a/index", "chapters/1-a/b"
+A_PAGE, B_PAGE = "chapters/1-a/index", "chapters/1-a/b"  # of the tiny book
 MEAN = Measurement("E[q·k]", 31.97, 32.0, 0.2, "5 √(Var/N)", rival=0.0, standard_error=0.041)
 
 
-def record(name: str, page: str = A_PAGE, **changes: object) -> dict[str, object]:
-    return {
-        "name": name,
-        "leads": ["C08"],
-        "phrase": "均值仍为 0",
-        "answer": "The mean of $q$ stays 0.",
-        "verdict": "holds-if",
-        "right": f"Right about {name}: $d_k \\rho$, see {{cite:t}}`vaswani2017`.",
-        "conditions": "Independent vectors.",
-        "sources": [{"cite": "vaswani2017", "where": "footnote 4", "status": "read"}],
-        "page": page,
-    } | changes
-
-
-class Book:
-    """A tiny book: three pages, some records, some measurements."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name in ("_config.yml", "references.bib"):
-            shutil.copy(ROOT / name, folder / name)
-        self.write("_toc.yml", "format: jb-book\nroot: index\nchapters:\n")
-        for page in (A_PAGE, B_PAGE, "ledger", "bibliography"):
-            self.write("_toc.yml", f"  - file: {page}\n", mode="a")
-        self.write("index.md", "(start)=\n# Start\n")
-        self.write("bibliography.md", "(bib)=\n# Bibliography\n\n```{bibliography}\n```\n")
-
-    def write(self, name: str, text: str, mode: str = "w") -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open(mode, encoding="utf8") as stream:
-            stream.write(text)
-
-    def page(self, name: str, title: str, *slugs: str) -> None:
-        cards = "".join(f"```{{claim}} {slug}\n```\n\n" for slug in slugs)
-        label = Path(name).name + "-page"
-        self.write(f"{name}.md", f"({label})=\n# {title}\n\n{cards}")
-
-    def records(self, **records: dict[str, object]) -> None:
-        named = {slug.replace("_", "-"): content for slug, content in records.items()}
-        text = yaml.safe_dump(named, allow_unicode=True, sort_keys=False)
-        self.write("chapters/1-a/claims.yml", text)
-
-    def evidence(self, **evidence: Measurement) -> None:
-        rows = {slug.replace("_", "-"): [asdict(one)] for slug, one in evidence.items()}
-        file = evidence_file(self.folder / "_build")
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(rows), "utf8")
-
-    def build(self) -> tuple[int, str]:
-        command = [sys.executable, "-c", JUPYTER_BOOK, "build", "-W", "-n", "--keep-going", "."]
-        done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, encoding="utf8", check=False
-        )
-        return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
-
-    def html(self, page: str) -> str:
-        return (self.folder / "_build" / "html" / f"{page}.html").read_text("utf8")
-
-    def card(self, slug: str, page: str = A_PAGE) -> str:
-        html = self.html(page)
-        start = html.index(f'id="claim-{slug}"')
-        end = html.find('<div class="claim ', start)
-        return html[start : end if end > 0 else html.index("</article>", start)]
-
-
 @pytest.mark.book
-def test_every_disagreement_fails_the_build_again_and_again(tmp_path):
-    book = Book(tmp_path)
+def test_every_disagreement_fails_the_build_again_and_again(book):
     book.page(A_PAGE, "Chapter A", "shown", "unrecorded", "unproven", "denied", "elsewhere")
     book.page(B_PAGE, "Page B", "shown")
-    book.write("ledger.md", "(ledger)=\n# Ledger\n\n```{ledger}\n```\n")
+    book.ledger()
     book.records(
-        shown=record("Shown"),
-        hidden=record("Hidden"),
-        unproven=record("Unproven"),
-        denied=record("Denied", no_evidence="A matter of words."),
-        elsewhere=record("Elsewhere", page=B_PAGE),
+        shown=book.record("Shown"),
+        hidden=book.record("Hidden"),
+        unproven=book.record("Unproven"),
+        denied=book.record("Denied", no_evidence="A matter of words."),
+        elsewhere=book.record("Elsewhere", page=B_PAGE),
     )
     book.evidence(shown=MEAN, hidden=MEAN, denied=MEAN, elsewhere=MEAN, unclaimed=MEAN)
     expected = [
@@ -129,12 +54,11 @@ def test_every_disagreement_fails_the_build_again_and_again(tmp_path):
 
 
 @pytest.mark.book
-def test_a_record_that_is_not_as_it_must_be_fails_the_build(tmp_path):
-    book = Book(tmp_path)
+def test_a_record_that_is_not_as_it_must_be_fails_the_build(book):
     book.page(A_PAGE, "Chapter A", "shown")
     book.page(B_PAGE, "Page B")
-    book.write("ledger.md", "(ledger)=\n# Ledger\n\n```{ledger}\n```\n")
-    book.records(shown=record("Shown", verdict="maybe"))
+    book.ledger()
+    book.records(shown=book.record("Shown", verdict="maybe"))
     status, output = book.build()
     assert status != 0
     assert "1-a/claims.yml:1: WARNING: shown: verdict must be one of holds" in output
@@ -142,14 +66,13 @@ def test_a_record_that_is_not_as_it_must_be_fails_the_build(tmp_path):
 
 
 @pytest.mark.book
-def test_cards_and_ledger_are_written_and_follow_every_change(tmp_path):
-    book = Book(tmp_path)
+def test_cards_and_ledger_are_written_and_follow_every_change(book):
     book.page(A_PAGE, "Chapter A")
     book.write(f"{A_PAGE}.md", "See {ref}`claim-first`.\n", mode="a")
     book.page(B_PAGE, "Page B", "first", "second")
-    book.write("ledger.md", "(ledger)=\n# Ledger\n\n```{ledger}\n```\n")
-    second = record("Second", page=B_PAGE, verdict="wrong", no_evidence="A matter of words.")
-    book.records(first=record("First", page=B_PAGE), second=second)
+    book.ledger()
+    second = book.record("Second", page=B_PAGE, verdict="wrong", no_evidence="A matter of words.")
+    book.records(first=book.record("First", page=B_PAGE), second=second)
     book.evidence(first=MEAN)
     status, output = book.build()
     assert status == 0, output
@@ -190,7 +113,7 @@ def test_cards_and_ledger_are_written_and_follow_every_change(tmp_path):
     assert 'href="chapters/1-a/index.html">Chapter A, renamed</a>' in book.html("ledger")
 
     # A record changes, and with it the page of its card; the page of the other one does not.
-    moved = record("First, corrected", page=A_PAGE, verdict="misleading")
+    moved = book.record("First, corrected", page=A_PAGE, verdict="misleading")
     book.records(first=moved, second=second | {"verdict": "holds"})
     book.page(A_PAGE, "Chapter A, renamed", "first")
     book.page(B_PAGE, "Page B", "second")

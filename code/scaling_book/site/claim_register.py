@@ -1,4 +1,4 @@
-"""Which claims there are, where they are shown, and whether both agree: a Sphinx domain.
+"""Which claims there are, and where they are shown and named: a Sphinx domain.
 
 Sphinx keeps a domain's `data` between builds and tells it when a document is read again or
 removed; the records and the measurements are read anew in every build.
@@ -6,30 +6,37 @@ removed; the records and the measurements are read anew in every build.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sphinx.domains import Domain
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
-from sphinx.util import logging
 
 from scaling_book.evidence import Measurement
+from scaling_book.site.claim_warnings import warn
 from scaling_book.site.claims_file import Claim, ClaimsFileError, load_claims
 from scaling_book.site.evidence_cache import EvidenceFailed, evidence_results
 
-logger = logging.getLogger(__name__)
-
 
 class Place(NamedTuple):
-    """Where something is shown, and a digest of what was shown when the page was read."""
+    """Where something is shown, and a digest of what was shown when the page was read.
+
+    The digest is empty for what is filled in as the page is written, and so never out of date.
+    """
 
     docname: str
     line: int
-    digest: str
+    digest: str = ""
+
+
+class Sentence(NamedTuple):
+    """A line of the answer on trial: the claims that it makes, and its address on the page."""
+
+    slugs: tuple[str, ...]
+    anchor: str
 
 
 def card_anchor(slug: str) -> str:
@@ -42,6 +49,16 @@ def ledger_anchor(slug: str) -> str:
     return f"ledger-{slug}"
 
 
+def shown_anchor(choice: str) -> str:
+    """Return the id of the choice that shows a part of the ledger: a verdict, a chapter."""
+    return f"ledger-show-{choice}"
+
+
+def sentence_anchor(name: str) -> str:
+    """Return the id of a sentence of the answer."""
+    return f"sentence-{name}"
+
+
 def chapter_index(claim: Claim) -> str:
     """Return the document that opens the chapter of a claim."""
     return f"{claim.chapter}/index"
@@ -52,9 +69,13 @@ class ClaimRegister(Domain):
 
     name = "claim"
     label = "claims"
-    data_version = 1
-    # cards: docname → [(slug, line, digest)]; ledgers: docname → [(line, digest)]
-    initial_data: dict[str, Any] = {"cards": {}, "ledgers": {}, "links": ""}  # noqa: RUF012
+    data_version = 2
+    # By docname. cards: (slug, line, digest); ledgers: (line, digest); mentions: (line, slugs);
+    # sentences: (line, slugs, anchor). links: a digest, see `to_write`.
+    initial_data: dict[str, Any] = {  # noqa: RUF012
+        "cards": {}, "ledgers": {}, "mentions": {}, "sentences": {}, "links": "",
+    }  # fmt: skip
+    parts = ("cards", "ledgers", "mentions", "sentences")
 
     def __init__(self, env: BuildEnvironment) -> None:
         super().__init__(env)
@@ -69,7 +90,7 @@ class ClaimRegister(Domain):
         except ClaimsFileError as error:
             self.readable = False
             for place, fault in error.faults:
-                _warn(fault, f"{source}/{place}")
+                warn(fault, f"{source}/{place}")
             return
         if self.claims:
             try:
@@ -79,12 +100,12 @@ class ClaimRegister(Domain):
 
     def clear_doc(self, docname: str) -> None:
         """Forget what a document shows; it is about to be read again, or gone."""
-        self.data["cards"].pop(docname, None)
-        self.data["ledgers"].pop(docname, None)
+        for part in self.parts:
+            self.data[part].pop(docname, None)
 
     def merge_domaindata(self, docnames: list[str], otherdata: dict[str, Any]) -> None:
         """Take over what another process read."""
-        for part in ("cards", "ledgers"):
+        for part in self.parts:
             for docname in set(docnames) & otherdata[part].keys():
                 self.data[part][docname] = otherdata[part][docname]
 
@@ -95,6 +116,14 @@ class ClaimRegister(Domain):
     def note_ledger(self, docname: str, line: int) -> None:
         """Remember that a page shows the ledger."""
         self.data["ledgers"].setdefault(docname, []).append((line, self._ledger_digest()))
+
+    def note_mentions(self, docname: str, line: int, slugs: Sequence[str]) -> None:
+        """Remember that a page names claims, or with none that it counts all of them."""
+        self.data["mentions"].setdefault(docname, []).append((line, tuple(slugs)))
+
+    def note_sentence(self, docname: str, line: int, slugs: Sequence[str], anchor: str) -> None:
+        """Remember that a page shows a sentence of the answer."""
+        self.data["sentences"].setdefault(docname, []).append((line, tuple(slugs), anchor))
 
     def cards(self) -> Iterator[tuple[str, Place]]:
         """Yield each claim shown, with its place, page by page."""
@@ -109,6 +138,20 @@ class ClaimRegister(Domain):
             for docname, ledgers in sorted(self.data["ledgers"].items())
             for line, digest in ledgers
         ]
+
+    def mentions(self) -> Iterator[tuple[str, Place]]:
+        """Yield each claim that a page names in passing or in a sentence, with the place."""
+        for docname, mentions in sorted(self.data["mentions"].items()):
+            for line, slugs in mentions:
+                yield from ((slug, Place(docname, line)) for slug in slugs)
+        for sentence, place in self.sentences():
+            yield from ((slug, place) for slug in sentence.slugs)
+
+    def sentences(self) -> Iterator[tuple[Sentence, Place]]:
+        """Yield each sentence of the answer that is shown, page by page."""
+        for docname, sentences in sorted(self.data["sentences"].items()):
+            for line, slugs, anchor in sentences:
+                yield Sentence(slugs, anchor), Place(docname, line)
 
     def card_document(self, slug: str) -> str | None:
         """Return the document that shows a claim."""
@@ -127,9 +170,13 @@ class ClaimRegister(Domain):
         }
 
     def to_write(self) -> set[str]:
-        """Return the documents whose links between cards, ledger and chapters have changed."""
+        """Return the documents to write again, if what is filled in as they are written changed.
+
+        These are the links between cards, ledger, sentences and chapters, and the verdicts and
+        names of claims outside their cards.
+        """
         indexes = {chapter_index(claim) for claim in self.claims.values()}
-        links = repr(
+        links = _digest(
             (
                 sorted((slug, place.docname) for slug, place in self.cards()),
                 self.ledger_document(),
@@ -137,85 +184,13 @@ class ClaimRegister(Domain):
                     (name, self.env.titles[name].astext())
                     for name in indexes & self.env.titles.keys()
                 ),
+                [(one.slug, one.verdict, one.name, one.waits) for one in self.claims.values()],
             )
         )
         if links == self.data["links"]:
             return set()
         self.data["links"] = links
-        return self.data["cards"].keys() | self.data["ledgers"].keys()
-
-    def check(self) -> None:
-        """Warn of everything in which records, evidence, cards and ledger disagree."""
-        if not self.readable:  # said already, and everything else would follow from it
-            return
-        shown: dict[str, list[Place]] = {}
-        for slug, place in self.cards():
-            shown.setdefault(slug, []).append(place)
-        for slug, places in shown.items():
-            self._check_cards(slug, places)
-        for claim in self.claims.values():
-            self._check_record(claim, shown=claim.slug in shown)
-        self._check_ledger()
-
-    def _check_cards(self, slug: str, places: list[Place]) -> None:
-        claim = self.claims.get(slug)
-        if claim is None:
-            _warn(f"no claims.yml records a claim {slug!r}; {self._hint(slug)}", places[0])
-            return
-        # If there are several cards, the one on the page of the record is the right one.
-        right, *others = sorted(places, key=lambda place: place.docname != claim.page)
-        if right.docname != claim.page:
-            _warn(
-                f"the claim {slug!r} is shown here, but {claim.file} says that {claim.page} "
-                "discusses it; correct one of the two",
-                right,
-            )
-        for place in others:
-            _warn(
-                f"the claim {slug!r} is shown a second time; the first is in {right.docname}, "
-                f"line {right.line}. Link to it with {{ref}}`{card_anchor(slug)}` instead",
-                place,
-            )
-
-    def _check_record(self, claim: Claim, *, shown: bool) -> None:
-        if not shown:
-            _warn(
-                f"the claim {claim.slug!r} is recorded but discussed nowhere; put "
-                f"{{claim}} {claim.slug} into {claim.page}.md",
-                self._record_place(claim),
-            )
-        measured = claim.slug in self.evidence
-        if not measured and claim.no_evidence is None:
-            _warn(
-                f"the claim {claim.slug!r} has no evidence; write an @evidence({claim.slug!r}) "
-                "in scaling_book.evidence, or say why not in the field no_evidence",
-                self._record_place(claim),
-            )
-        if measured and claim.no_evidence is not None:
-            _warn(
-                f"the claim {claim.slug!r} has evidence, but its field no_evidence denies it; "
-                "remove the field",
-                self._record_place(claim),
-            )
-
-    def _check_ledger(self) -> None:
-        # The ledger is what must be complete: a book without one may show a few claims only.
-        ledgers = self.ledgers()
-        for place in ledgers[1:]:
-            _warn(f"a second ledger; the first is in {ledgers[0].docname}. Keep one", place)
-        for slug in self.evidence.keys() - self.claims.keys() if ledgers else ():
-            _warn(
-                f"there is evidence for {slug!r}, but no claims.yml records the claim; "
-                f"{self._hint(slug)}",
-                ledgers[0],
-            )
-
-    def _record_place(self, claim: Claim) -> str:
-        return f"{self.env.srcdir}/{claim.file}:{claim.line}"
-
-    def _hint(self, slug: str) -> str:
-        close = difflib.get_close_matches(slug, self.claims, n=1)
-        return f"did you mean {close[0]!r}?" if close else "add the record"
+        return {docname for part in self.parts for docname in self.data[part]}
 
     def _card_digest(self, slug: str) -> str:
         return _digest((self.claims.get(slug), self.evidence.get(slug)))
@@ -226,11 +201,6 @@ class ClaimRegister(Domain):
 
 def _digest(content: object) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
-
-
-def _warn(text: str, where: Place | str) -> None:
-    location = where if isinstance(where, str) else (where.docname, where.line)
-    logger.warning("%s", text, location=location, type="book", subtype="claim")
 
 
 def register_of(env: BuildEnvironment) -> ClaimRegister:

@@ -18,6 +18,7 @@ import yaml
 VERDICTS = ("holds", "holds-if", "misleading", "wrong", "not-reproducible")
 STATUSES = ("read", "secondary")
 LONGEST_PHRASE = 25  # a phrase under discussion is quoted, never a passage
+LONGEST_QUOTE = 200  # the words of a source that settle a question, never a passage
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 LEAD = re.compile(r"[A-Z]\d{2,3}")
 REQUIRED = (
@@ -258,7 +259,32 @@ def _source_faults(sources: object, bibliography: Collection[str]) -> list[str]:
             close = difflib.get_close_matches(cite, bibliography, n=1)
             hint = f"did you mean {close[0]!r}?" if close else "add the entry"
             faults.append(f"{of}references.bib has no entry {cite!r}; {hint}")
+        faults += [of + fault for fault in _quote_faults(source)]
     return faults
+
+
+def _quote_faults(source: Mapping[str, Any]) -> list[str]:
+    """Return what a source lacks to prove that it was read, or has without having been read."""
+    faults = []
+    quote = source.get("quote")
+    if isinstance(quote, str) and len(quote) > LONGEST_QUOTE:
+        faults.append(
+            f"quote has {len(quote)} characters, at most {LONGEST_QUOTE} may be quoted; "
+            "keep the words that settle it"
+        )
+    given = [key for key in SOURCE_OPTIONAL if key in source]
+    if source.get("status") == "read":
+        return faults + [
+            f"it was read, so it needs the field {key!r}; if nobody has read it, its status is "
+            "secondary"
+            for key in SOURCE_OPTIONAL
+            if key not in given
+        ]
+    return faults + [
+        f"it is known through others, so it cannot have the field {key!r}; if it was read, its "
+        "status is read"
+        for key in given
+    ]
 
 
 def _claim(slug: str, record: Mapping[str, Any], file: str, line: int) -> Claim:

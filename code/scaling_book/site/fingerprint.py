@@ -16,6 +16,7 @@ from scaling_book.site.paths import PROJECT_ROOT
 WATCHED = (
     "code/attention_scaling",
     "code/scaling_book/__init__.py",
+    "code/scaling_book/audit",
     "code/scaling_book/evidence",
     "code/scaling_book/lab",
     "data",

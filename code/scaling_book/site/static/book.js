@@ -12,6 +12,17 @@ document.addEventListener("DOMContentLoaded", () => {
   addEventListener("resize", reach);
   document.fonts.ready.then(reach); // formulas get their final width with their font
 
+  // The ledger's filter obeys a link by itself; here its buttons also say what they show.
+  const choose = () => {
+    const linked = document.getElementById(location.hash.slice(1));
+    if (linked?.matches(".ledger-choice input")) linked.checked = true;
+    for (const group of document.querySelectorAll(".ledger-filter fieldset")) {
+      if (!group.querySelector(":checked")) group.querySelector("input").checked = true;
+    }
+  };
+  choose();
+  addEventListener("hashchange", choose);
+
   document.querySelector(".print-page")?.addEventListener("click", () => print());
 
   // Paper is light and cannot be unfolded.
