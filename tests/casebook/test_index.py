@@ -9,7 +9,9 @@ CASEBOOK = Path(__file__).parents[2] / "chapters" / "casebook"
 INDEX = (CASEBOOK / "index.md").read_text("utf8")
 TREE, _, FRAMEWORKS = INDEX.partition("(casebook-by-framework)=")
 THREAD = re.compile(r"`([\w.-]+/[\w.-]+#[0-9]+)`")
-PAGES = sorted(set(CASEBOOK.glob("*.md")) - {CASEBOOK / "index.md"})
+# these two have no cases of their own
+OTHERS = {CASEBOOK / "index.md", CASEBOOK / "check-your-own-attention.md"}
+PAGES = sorted(set(CASEBOOK.glob("*.md")) - OTHERS)
 
 
 def cases(page):
