@@ -15,7 +15,12 @@ ALLOWED = {
     "attention_scaling": {"attention_scaling"},
     "scaling_book.lab": {"attention_scaling", "scaling_book.lab"},
     "scaling_book.evidence": {"attention_scaling", "scaling_book.lab", "scaling_book.evidence"},
-    "scaling_book.audit": {"scaling_book.evidence", "scaling_book.audit"},
+    "scaling_book.audit": {
+        "attention_scaling",
+        "scaling_book",
+        "scaling_book.evidence",
+        "scaling_book.audit",
+    },
     "scaling_book.site": {
         "attention_scaling",
         "scaling_book.lab",
