@@ -25,10 +25,10 @@ slow: $(VENV)/.test ## measure all evidence again with other random numbers (min
 claims: $(VENV)/.book ## measure the evidence of every claim
 	@$(BIN)/python -m scaling_book.evidence
 
-mutants: $(VENV)/.test ## put faults into the code, one by one, and record what notices them (an hour)
+mutants: $(VENV)/.test ## put faults into the code, one by one, and record what notices them (half an hour)
 	@$(BIN)/python -m scaling_book.audit.run_mutants
 
-false-alarms: $(VENV)/.book ## record how often evidence fails by chance (an hour)
+false-alarms: $(VENV)/.book ## record how often evidence fails by chance (20 minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m scaling_book.audit.false_alarms
 
 serve: $(VENV)/.book ## live preview in a browser
