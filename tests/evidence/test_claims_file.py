@@ -47,7 +47,7 @@ def test_good_records_are_read_in_order(tmp_path):
     assert claims["alpha"].no_evidence == "A matter of words."
     assert claims["zeta"].sources[0].where == "footnote 4"
     assert claims["zeta"].chapter == "chapters/1-a"
-    assert (claims["zeta"].line, claims["alpha"].line) == (1, 15)
+    assert (claims["zeta"].line, claims["alpha"].line) == (1, 17)
 
 
 def test_a_book_without_records_has_no_claims(tmp_path):
@@ -142,7 +142,7 @@ def test_a_slug_may_not_stand_in_two_files(tmp_path):
 
 def test_a_slug_may_not_stand_twice_in_one_file(tmp_path):
     write(tmp_path, dump({"the-claim": GOOD}) + dump({"the-claim": GOOD}))
-    assert "chapters/1-a/claims.yml:15: 'the-claim' stands twice; keep one" in error_of(tmp_path)
+    assert "chapters/1-a/claims.yml:17: 'the-claim' stands twice; keep one" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n"])
