@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint slow claims mutants false-alarms serve clean lock newest
+.PHONY: help book test lint slow claims mutants false-alarms experiments serve clean lock newest
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ mutants: $(VENV)/.test ## put faults into the code, one by one, and record what 
 
 false-alarms: $(VENV)/.book ## record how often evidence fails by chance (20 minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m scaling_book.audit.false_alarms
+
+experiments: $(VENV)/.test ## repeat the recorded trainings on two cores (an hour and more); goes on where it stopped
+	@OMP_NUM_THREADS=1 $(BIN)/python -m scaling_book.lab.experiments
 
 serve: $(VENV)/.book ## live preview in a browser
 	@$(BIN)/python -m scaling_book.site.serve

@@ -32,7 +32,7 @@ def code_fingerprint(root: Path = ROOT) -> str:
     texts = []
     for path in sorted(files):
         name = path.relative_to(root).as_posix()
-        if path.suffix in {".py", ".json"} and name not in RESULTS:
+        if path.suffix in {".py", ".json", ".jsonl"} and name not in RESULTS:
             texts.append(f"{name} {digest(path.read_text('utf8'))}")
     return digest("\n".join(texts))
 
