@@ -159,3 +159,23 @@ def test_an_unclosed_emphasis_swallows_its_paragraph_only():
 
 def test_defaults_are_a_complete_configuration():
     assert complete({}) == dict(DEFAULTS)
+
+
+def test_losses_of_counting_are_entropies_for_a_text_that_only_counts():
+    # A text of independent characters: both losses are its entropy, up to the sampling of 2,000
+    # characters, σ(−ln p) = 0.55 here, and to 9 counts that are added
+    p = torch.tensor([0.5, 0.3, 0.2])
+    numbers = torch.multinomial(
+        p, 20_000, replacement=True, generator=torch.Generator().manual_seed(1)
+    )
+    made = corpus.Corpus("abc", numbers[:18_000], numbers[18_000:])
+    entropy = -float((p * p.log()).sum())
+    error = float((p * (p.log() + entropy) ** 2).sum()) ** 0.5 / 2000**0.5
+    assert corpus.count_losses(made) == pytest.approx(
+        (entropy, entropy), abs=4 * error + 9 / 18_000
+    )
+    # a text of period two: the second character is certain
+    made = corpus.Corpus("ab", torch.arange(18_000) % 2, torch.arange(2_000) % 2)
+    unigram, bigram = corpus.count_losses(made)
+    assert unigram == pytest.approx(math.log(2), abs=1e-3)
+    assert bigram == pytest.approx(0, abs=2e-3)

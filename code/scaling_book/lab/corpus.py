@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["PLAYS", "Corpus", "clean", "read_corpus", "read_plays"]
+__all__ = ["PLAYS", "Corpus", "clean", "count_losses", "read_corpus", "read_plays"]
 
 #: In the order of tiny Shakespeare.
 PLAYS = (
@@ -59,6 +59,25 @@ class Corpus:
     def decode(self, numbers: torch.Tensor) -> str:
         """Return the text of a row of numbers."""
         return "".join(self.characters[number] for number in numbers.tolist())
+
+
+def count_losses(corpus: Corpus) -> tuple[float, float]:
+    """Held-out loss of two models that only count, in nats: what a training has to beat.
+
+    Returns
+    -------
+    (unigram, bigram)
+        Mean −ln p of the validation text, where p is how often a character occurs in the training
+        text, on its own and after the one before it. One is added to every count.
+    """
+    symbols = len(corpus.characters)
+    single = torch.bincount(corpus.train, minlength=symbols).double() + 1
+    pairs = symbols * corpus.train[:-1] + corpus.train[1:]
+    after = torch.bincount(pairs, minlength=symbols**2).view(symbols, symbols).double() + 1
+    text = corpus.validation
+    unigram = (single / single.sum()).log()[text[1:]]
+    bigram = (after / after.sum(dim=1, keepdim=True)).log()[text[:-1], text[1:]]
+    return -float(unigram.mean()), -float(bigram.mean())
 
 
 def clean(markdown: str) -> str:

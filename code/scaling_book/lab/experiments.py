@@ -8,6 +8,7 @@ declared in `scaling_book.lab.star`.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,16 +18,19 @@ from typing import Any
 
 import torch
 
+from scaling_book.lab.corpus import count_losses, read_corpus
 from scaling_book.lab.star import HUNT, QUESTIONS, best_rate
 from scaling_book.lab.sweep_records import Record, pack
 from scaling_book.lab.training import Trace, train
 
-__all__ = ["RECORD", "record_all", "run"]
+__all__ = ["CORPUS", "RECORD", "record_all", "run"]
 
 COMMAND = "python -m scaling_book.lab.experiments"
 ROOT = Path(__file__).resolve().parents[3]
 #: Where the record lies, whatever the working directory: in the project's folder for data.
 RECORD = ROOT / "data" / "trainings.jsonl"
+#: What the text is, and what models that only count lose on it.
+CORPUS = ROOT / "data" / "corpus.json"
 RUNS = ROOT / "_build" / "trainings"
 
 EVERY = 10  # steps: how often statistics other than losses and gradients are kept
@@ -87,6 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     records = record_all(options.runs, workers=options.workers, dask=options.dask)
     pack(records, options.out)
+    corpus = read_corpus()
+    unigram, bigram = count_losses(corpus)
+    facts = {
+        "characters": len(corpus.characters),
+        "train": len(corpus.train),
+        "validation": len(corpus.validation),
+        "unigram": rounded(unigram, 6),
+        "bigram": rounded(bigram, 6),
+    }
+    options.out.with_name(CORPUS.name).write_text(json.dumps(facts, indent=1) + "\n", "utf8")
     return 0
 
 

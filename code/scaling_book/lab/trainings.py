@@ -7,6 +7,7 @@ and roughly normal differences; with three to five seeds they are wide, as they 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling_book.lab.experiments import RECORD
+from scaling_book.lab.experiments import CORPUS, RECORD
 from scaling_book.lab.star import ARMS, Arm, best_rate, final_loss
 from scaling_book.lab.sweep_records import Record, config_key, unpack
 from scaling_book.lab.training import complete
 
-__all__ = ["Interval", "Runs", "Trainings", "difference", "read_trainings"]
+__all__ = ["Interval", "Runs", "Trainings", "difference", "read_corpus_facts", "read_trainings"]
 
 #: 97.5 % points of Student's distribution, by degrees of freedom.
 STUDENT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060}
@@ -180,6 +181,12 @@ class Trainings:
 def read_trainings() -> Trainings:
     """Read ``data/trainings.jsonl``."""
     return Trainings(unpack(RECORD))
+
+
+def read_corpus_facts() -> dict[str, float]:
+    """Read ``data/corpus.json``: sizes of the text, and the losses of models that only count."""
+    facts: dict[str, float] = json.loads(CORPUS.read_text("utf8"))
+    return facts
 
 
 def share_of(records: Sequence[Record], is_so: Callable[[Mapping[str, Any]], bool]) -> int:
