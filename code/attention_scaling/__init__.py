@@ -76,6 +76,13 @@ from attention_scaling.precision import (
     overflow_threshold,
     scaled_scores,
 )
+from attention_scaling.probe import (
+    AttentionNotSeenError,
+    AttentionProbe,
+    HeadAttention,
+    LayerAttention,
+    observe_attention,
+)
 from attention_scaling.rotary import (
     apply_rotary,
     rotary_frequencies,
@@ -114,11 +121,15 @@ __all__ = [
     "INITIALISATIONS",
     "PLACEMENTS",
     "SCALE_RULES",
+    "AttentionNotSeenError",
+    "AttentionProbe",
     "ConformanceReport",
     "Estimate",
     "Finding",
     "FloatFormat",
+    "HeadAttention",
     "Initialisation",
+    "LayerAttention",
     "MaskedRows",
     "Moments",
     "NonFiniteReport",
@@ -154,6 +165,7 @@ __all__ = [
     "layer_norm",
     "loglog_slope",
     "naive_softmax",
+    "observe_attention",
     "online_attention",
     "online_softmax",
     "online_softmax_steps",

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attention_scaling import apply_rotary, scaled_dot_product_attention
+from attention_scaling import AttentionProbe, apply_rotary, scaled_dot_product_attention
 from scaling_book.lab.small_gpt import INITS, NORMS, POSITIONS, SCALES, GPTSetting, SmallGPT
 
 torch.set_num_threads(1)
@@ -176,3 +176,25 @@ def test_scores_in_half_precision_overflow_where_the_format_ends():
 def test_a_wrong_setting_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         GPTSetting(**{"symbols": 20, "length": 12, **wrong})
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_probe_sees_what_the_model_itself_sees(scale):
+    gpt = model(init="unit", scale=scale)
+    text = torch.randint(20, (3, 12), generator=generator(2))
+    before = gpt(text)
+    gpt.watch(True)
+    with torch.no_grad(), AttentionProbe(gpt) as probe:
+        during = gpt(text)
+    assert torch.equal(before, during)
+    assert len(probe.records) == 2
+    for attention, record in zip(gpt.attentions(), probe.records, strict=True):
+        # the probe keeps heads apart; all see equally many pairs
+        mean = sum(head.logit_mean for head in record.heads) / 2
+        square = sum(head.logit_std**2 + head.logit_mean**2 for head in record.heads) / 2
+        spread = (square - mean**2) ** 0.5
+        assert spread == pytest.approx(
+            attention.seen["logit_std"].item(), rel=5e-3
+        )  # n against n − 1
+        factor = attention.scale[0].item()
+        assert [head.scale for head in record.heads] == pytest.approx([factor] * 2)

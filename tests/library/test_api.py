@@ -125,6 +125,7 @@ def check(attention=lib.explicit_attention, **options):
 
 EYE = np.eye(2)
 BAD_CALLS = {
+    "telling of a list": (lambda: lib.observe_attention([1.0], X), TypeError, "query"),
     # counts
     "head_dim NaN": (lambda: lib.default_scale(math.nan), ValueError, "head_dim"),
     "head_dim negative": (lambda: lib.default_scale(-64), ValueError, "head_dim"),

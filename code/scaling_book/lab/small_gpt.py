@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attention_scaling import apply_rotary
+from attention_scaling import apply_rotary, observe_attention
 
 __all__ = ["INITS", "NORMS", "POSITIONS", "SCALES", "GPTSetting", "SmallGPT"]
 
@@ -129,6 +129,7 @@ class Attention(nn.Module):
         if s.positions == "rope":
             places = torch.arange(length, device=x.device)
             q, k = apply_rotary(q, places), apply_rotary(k, places)
+        observe_attention(q, k, is_causal=True, scale=self.scale.flatten())  # for an AttentionProbe
         scores = q.to(self.score_dtype) @ k.to(self.score_dtype).transpose(-2, -1)
         logits = (
             scores * self.scale.to(self.score_dtype)
