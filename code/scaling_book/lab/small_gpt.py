@@ -185,14 +185,14 @@ class SmallGPT(nn.Module):
     def __init__(self, setting: GPTSetting, *, generator: torch.Generator) -> None:
         super().__init__()
         self.setting = s = setting
-        with torch.device("meta"):  # no weights yet: they are drawn below, from the generator
+        # PyTorch's modules draw weights from the global generator, which are replaced below
+        with torch.random.fork_rng(devices=[]):
             self.tokens = nn.Embedding(s.symbols, s.width)
             self.places = nn.Embedding(s.length, s.width) if s.positions == "learned" else None
             self.blocks = nn.ModuleList([Block(s) for _ in range(s.layers)])
             closing = {"pre_rms": nn.RMSNorm, "none": nn.Identity, "post_ln": nn.Identity}
             self.norm = closing.get(s.norm, nn.LayerNorm)(s.width)
             self.head = nn.Linear(s.width, s.symbols, bias=False)
-        self.to_empty(device="cpu")
         self.draw(generator)
 
     @torch.no_grad()
