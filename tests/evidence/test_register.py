@@ -20,6 +20,5 @@ def test_every_lead_is_judged_by_one_claim():
     assert judged == Counter(LEADS)
 
 
-def test_claims_about_training_wait_for_runs():
-    waiting = {lead for claim in CLAIMS.values() if claim.waits for lead in claim.leads}
-    assert waiting == {"C43", "C47", "C48", "C52", "C53", "C54", "C82"}
+def test_no_verdict_waits_for_runs():
+    assert not [claim.slug for claim in CLAIMS.values() if claim.waits]

@@ -29,6 +29,7 @@ from scaling_book.evidence.row_gradients import (
     squared_query_gradient,
 )
 from scaling_book.evidence.sampling import STANDARD_ERRORS, mean_of, share_of
+from scaling_book.evidence.trainings import none_of, runs, smallest_gradients
 
 SEED = 20170614  # with a number of its own for each claim
 HEAD_DIM = 64
@@ -226,7 +227,7 @@ def one_hot_kills_gradient() -> list[Measurement]:
 
 @evidence("gradient-norm-below-one-millionth")
 def gradient_norm_below_one_millionth() -> list[Measurement]:
-    """Its root mean square is above 1 at the start; some rows fall below 10⁻⁶, not all."""
+    """Its root mean square is above 1 at the start; some rows fall below 10⁻⁶; no matrix does."""
     rng = seeds.rng(SEED, 51)
     generator = seeds.generator(SEED + 1)
     (row,) = sample_row_gradients(HEAD_DIM, 64, 20_000, scales=[1.0], rng=rng)
@@ -242,6 +243,16 @@ def gradient_norm_below_one_millionth() -> list[Measurement]:
                 norms < 1e-6,
                 expected=share_below(1e-6, head_dim),
                 rival=1.0,
+            )
+        )
+    # In the recorded trainings: of whole matrices, in any layer, at any step
+    for layers in (2, 6, 12):
+        least = smallest_gradients(runs(layers=layers, init="unit", scale="none"))
+        found.append(
+            against_the_answer(
+                none_of(
+                    f"min |∂L/∂W_Q|, |∂L/∂W_K| < 10⁻⁶, t < 300, s = 1, ℓ = {layers}", least < 1e-6
+                )
             )
         )
     return found

@@ -30,6 +30,7 @@ from scaling_book.evidence.saturation import (
     laws_of_dot_products,
     squared_weights,
 )
+from scaling_book.evidence.trainings import all_of, none_of, paired, runs
 from scaling_book.evidence.variance_control import kurtosis_of_dot_product
 
 SEED = 20200522  # with a number of its own for each claim
@@ -291,6 +292,19 @@ def small_model_shows_the_difference() -> list[Measurement]:
             rival=1.0,  # equal outputs, so equal gradients
         )
     )
+    # The recorded trainings of two layers: which arm ends higher is a matter of the initialisation
+    for init, name, above in (("unit", "σ(q) = 1", True), ("gpt2", "N(0, 0.02²)", False)):
+        arms = [runs(layers=2, init=init, scale=scale) for scale in ("none", "sqrt")]
+        ends, other_ends = paired(*arms)
+        relation = ">" if above else "<"
+        found.append(
+            all_of(
+                f"L {relation} L′, s = 1, s′ = 1/√d_k, {name}, ℓ = 2", (ends > other_ends) == above
+            )
+        )
+        found.append(
+            none_of(f"L ∉ ℝ, s = 1, {name}, ℓ = 2", ~np.isfinite(arms[0].series("loss")[:, -1]))
+        )
     return found
 
 

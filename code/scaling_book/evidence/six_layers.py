@@ -1,14 +1,16 @@
 """Section 4 of the answer, question 1, with the closing words of section 2: six layers, no factor.
 
-What can be decided without a long training: that softmax of finite logits is finite, that depth
-does not make gradients vanish where attention is saturated, and that a stack without the factor has
-a twin with it, step by step. Whether a training *without* any other change fails is for runs.
+What can be decided without a long training is measured here: that softmax of finite logits is
+finite, that depth does not make gradients vanish where attention is saturated, and that a stack
+without the factor has a twin with it, step by step. What becomes of a training from which the
+factor is removed and nothing else is changed was recorded; here its runs are counted.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from attention_scaling import explicit_attention, naive_softmax, softmax
@@ -16,8 +18,19 @@ from scaling_book.evidence import seeds
 from scaling_book.evidence.core import Measurement, against_the_answer, evidence
 from scaling_book.evidence.cornerstone import adam, sgd
 from scaling_book.evidence.many_constants import UNIT_ROUNDOFF, recorded_scale
+from scaling_book.evidence.trainings import (
+    all_of,
+    below_unigram,
+    jitter,
+    none_of,
+    not_finite_within,
+    paired,
+    runs,
+    smallest_gradients,
+)
 from scaling_book.lab.deep_stack import HEAD_DIM, train_stack
 from scaling_book.lab.one_head import DIVIDED, MakeOptimiser
+from scaling_book.lab.trainings import Runs, read_trainings
 
 SEED = 20170619  # with a number of its own for each claim
 #: What W_Q and W_K of the twin are multiplied by: 256^−¼.
@@ -58,7 +71,7 @@ def twin_falls_as_far(layers: int, steps: int, name: str, seed: int) -> Measurem
 
 @evidence("six-layers-barely-converge")
 def six_layers_barely_converge() -> list[Measurement]:
-    """With smaller W_Q and W_K and a smaller rate for them: exactly as well as with the factor."""
+    """Exactly as well with smaller W_Q and W_K and a smaller rate; as good from a small start."""
     steps, seed = 8, seeds.torch_seed(SEED + 47)
     divided, undivided = OPTIMISERS["Adam"]
     truth = train_stack(6, DIVIDED, divided, steps=steps, seed=seed).losses
@@ -74,7 +87,64 @@ def six_layers_barely_converge() -> list[Measurement]:
             reason="256^¼ = 2²",
             rival=float((truth - other).abs().max()),
         ),
+        # GPT-2's initialisation, no other change: it ends lower than with the factor, in every run
+        against_the_answer(
+            all_of(
+                "L < L′, s = 1, s′ = 1/√d_k, N(0, 0.02²), ℓ = 6",
+                np.less(*paired(small_start("none"), small_start("sqrt"))),
+            )
+        ),
+        # At unit variance it ends higher, in every run
+        all_of(
+            "L > L′, s = 1, s′ = 1/√d_k, σ(q) = 1, ℓ = 6",
+            np.greater(*paired(unit_start("none"), unit_start("sqrt"))),
+        ),
     ]
+
+
+def unit_start(scale: str, layers: int = 6) -> Runs:
+    """Recorded trainings in which q and k begin with unit variance."""
+    return runs(layers=layers, init="unit", scale=scale)
+
+
+def small_start(scale: str, layers: int = 6) -> Runs:
+    """Recorded trainings with GPT-2's initialisation."""
+    return runs(layers=layers, init="gpt2", scale=scale)
+
+
+@evidence("unscaled-loss-oscillates")
+def unscaled_loss_oscillates() -> list[Measurement]:
+    """No wilder from step to step; slower at unit variance, and faster from GPT-2's start."""
+    unit, divided = unit_start("none"), unit_start("sqrt")
+    return [
+        against_the_answer(
+            none_of(
+                "r > 2 r′, r² = E[(L_(t+1) − L_t)²], s = 1, s′ = 1/√d_k, ℓ = 6",
+                jitter(unit) > 2 * jitter(divided),
+            )
+        ),
+        all_of(
+            "L(300) > L′(200), s = 1, s′ = 1/√d_k, σ(q) = 1, ℓ = 6",
+            unit.final > divided.validation(200),
+        ),
+        against_the_answer(
+            all_of(
+                "L(200) < L′(200), s = 1, s′ = 1/√d_k, N(0, 0.02²), ℓ = 6",
+                small_start("none").validation(200) < small_start("sqrt").validation(200),
+            )
+        ),
+    ]
+
+
+@evidence("scaled-loss-decreases")
+def scaled_loss_decreases() -> list[Measurement]:
+    """With the factor the held-out loss falls in every run: two, six and twelve layers."""
+    found = []
+    for layers in (2, 6, 12):
+        arm = unit_start("sqrt", layers)
+        falls = (arm.validation(100) > arm.validation(200)) & (arm.validation(200) > arm.final)
+        found.append(all_of(f"L(100) > L(200) > L(300), s = 1/√d_k, σ(q) = 1, ℓ = {layers}", falls))
+    return found
 
 
 def gradient_through_saturated_layers(layers: int, generator: torch.Generator) -> float:
@@ -105,7 +175,7 @@ def deep_models_cannot_converge() -> list[Measurement]:
         against_the_answer(recorded_scale("GPT-Neo", 1.0, rival=128**-0.5)),
         against_the_answer(
             Measurement(
-                f"‖∂L/∂x_0‖/‖∂L/∂x_{layers}‖, p = e_j, W_VᵀW_V = I, L = {layers}",
+                f"‖∂L/∂x_0‖/‖∂L/∂x_{layers}‖, p = e_j, W_VᵀW_V = I, ℓ = {layers}",
                 measured=gradient_through_saturated_layers(layers, seeds.generator(SEED + 43)),
                 expected=1.0,
                 # products with orthogonal matrices of width 16, one a layer
@@ -115,6 +185,18 @@ def deep_models_cannot_converge() -> list[Measurement]:
             )
         ),
         twin_falls_as_far(layers, 6, "Adam", SEED + 43),
+        against_the_answer(
+            all_of(
+                "L(300) < H_1, s = 1, σ(q) = 1, ℓ = 12",
+                below_unigram(unit_start("none", layers)),
+            )
+        ),
+        against_the_answer(
+            none_of(
+                "min |∂L/∂W_Q|, |∂L/∂W_K| < 10⁻⁶, t < 300, s = 1, σ(q) = 1, ℓ = 12",
+                smallest_gradients(unit_start("none", layers)) < 1e-6,
+            )
+        ),
     ]
 
 
@@ -126,6 +208,12 @@ def twelve_layers_diverge() -> list[Measurement]:
     output = explicit_attention(query, query, values, scale=1e30)
     return [
         twin_falls_as_far(12, 6, "SGD", SEED + 52),
+        against_the_answer(
+            none_of(
+                "L(300) > L(0) ∨ L ∉ ℝ, s = 1, σ(q) = 1, ℓ = 12",
+                ~(unit_start("none", 12).final < unit_start("none", 12).series("loss")[:, 0]),
+            )
+        ),
         Measurement(
             "max|o|/max|v|, s = 10³⁰",
             measured=float(output.abs().max() / values.abs().max()),
@@ -167,6 +255,13 @@ def unscaled_gives_nan() -> list[Measurement]:
     ]
     # Without the subtraction of max z, e^z overflows: a NaN that needs no training.
     largest = math.log(torch.finfo(torch.float32).max)
+    # All recorded trainings on the text without the factor, with a norm and with scores in float32:
+    # the rates that were tried, the reported ones and those of the hunt
+    wanted = {"workload": "text", "scale": "none", "scores": "float32"}
+    tried = [r for r in read_trainings().where(**wanted) if r["config"]["norm"] != "none"]
+    found.append(
+        against_the_answer(none_of("L(t) ∉ ℝ, t ≤ 100, s = 1, fp32", not_finite_within(100, tried)))
+    )
     found += [
         Measurement(
             f"#{{e^{{z_i}}/Σe^{{z_j}} ∉ ℝ}}, z = ({z}, 0), ln max = {largest:.2f}, fp32",

@@ -22,7 +22,15 @@ from scaling_book.lab.star import ARMS, Arm, best_rate, final_loss
 from scaling_book.lab.sweep_records import Record, config_key, unpack
 from scaling_book.lab.training import complete
 
-__all__ = ["Interval", "Runs", "Trainings", "difference", "read_corpus_facts", "read_trainings"]
+__all__ = [
+    "Interval",
+    "Runs",
+    "Trainings",
+    "difference",
+    "interval",
+    "read_corpus_facts",
+    "read_trainings",
+]
 
 #: 97.5 % points of Student's distribution, by degrees of freedom.
 STUDENT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060}
