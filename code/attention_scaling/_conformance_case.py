@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -63,6 +64,15 @@ class Case:
     def in_float64(self) -> Case:
         """The same numbers, exactly, as float64; a boolean mask stays one."""
         return self.map(lambda x: x.double() if x.is_floating_point() else x)
+
+    def with_one_mask(self) -> Case:
+        """A copy in which the mask holds the causal triangle too."""
+        if self.attn_mask is None or not self.is_causal:
+            return self
+        shape = self.query.shape[-2], self.key.shape[-2]
+        keep, mask = torch.ones(shape, dtype=torch.bool).tril(), self.attn_mask
+        joint = keep & mask if mask.dtype == torch.bool else mask.masked_fill(~keep, -math.inf)
+        return replace(self, attn_mask=joint, is_causal=False)
 
     def describe(self) -> str:
         """The arguments as text: numbers where there are few, shapes where there are many."""

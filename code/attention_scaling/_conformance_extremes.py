@@ -35,21 +35,48 @@ def _sentinel_rows(g: torch.Generator, dtype: torch.dtype) -> Case:
     "loud masked keys",
     "Masked logits are set to a finite number, and real logits lie below it.",
     needs="attn_mask",
+    beside=("grouped", "scale"),
     strict=True,
 )
 def _loud_masked(g: torch.Generator, dtype: torch.dtype) -> Case:
     n = draw.integer(g, 3, 7)
-    # Beyond the usual stand-ins of −100, −10⁴ and −10⁹; in float16 q·k should fit, 4 times that.
-    # Not further: at 2³⁰ a fused multiply-add in an exp2 kernel leaves 2⁶ in the exponent.
-    size = 2.0 ** (draw.pick(g, 8, 13) if dtype == torch.float16 else draw.pick(g, 8, 13, 30))
-    keep = torch.rand(1, n, generator=g) < 0.5
-    keep[0, 0], keep[0, 1] = True, False
-    coarse = torch.where(keep, -size, size).double()
-    case = draw.loud(coarse, torch.zeros_like(coarse), g, dtype)
+    keep = torch.rand(n, generator=g) < 0.5
+    keep[0], keep[1] = True, False
+    case = _low_and_loud(g, keep, dtype)
+    mask = keep[None] if draw.coin(g) else draw.as_additive(keep[None], dtype)
+    return replace(case, attn_mask=mask)
+
+
+def _low_and_loud(g: torch.Generator, low: torch.Tensor, dtype: torch.dtype) -> Case:
+    """Keys far below 0 and others far above, beyond stand-ins of −100, −10⁴, −2¹⁵ and −10⁹.
+
+    Not beyond the most negative number of the format, which may be added to a score. And no further
+    than 2³⁰, where a fused multiply-add in an exp2 kernel leaves 2⁶ in the exponent.
+    """
+    size = 2.0 ** draw.pick(g, 8, 13, *((14,) if dtype == torch.float16 else (17, 30)))
+    high = size
+    if dtype == torch.float16 and draw.coin(g):
+        size, high = 1.5 * 2**15, 0.0  # with more at the top, −65504 would leave too little room
+    case = draw.level(torch.where(low, -size, high).double(), g, dtype)
     # equal values where kept, so that the result does not depend on the weights among them
-    value = torch.where(keep[0, :, None], case.value[..., :1, :], case.value + 8)
-    mask = keep if draw.coin(g) else draw.as_additive(keep, dtype)
-    return replace(case, value=value, attn_mask=mask)
+    return replace(case, value=torch.where(low[:, None], case.value[..., :1, :], case.value + 8))
+
+
+@kind(
+    EXTREME_KINDS,
+    "loud keys in the future",
+    "The causal triangle holds a finite number, and real logits lie below it.",
+    needs="is_causal",
+    beside=("grouped", "scale"),
+    strict=True,
+)
+def _loud_future(g: torch.Generator, dtype: torch.dtype) -> Case:
+    n = draw.integer(g, 2, 5)
+    case = _low_and_loud(g, torch.arange(n) == 0, dtype)
+    # Only the first query has nothing but the low key; the others see the second, and agree.
+    value = torch.cat([case.value[..., :1, :], case.value[..., 1:2, :].expand(1, 1, n - 1, -1)], -2)
+    query = case.query.expand(1, 1, n, 1).contiguous()
+    return replace(case, query=query, value=value, is_causal=True)
 
 
 def _size(g: torch.Generator, dtype: torch.dtype) -> float:
@@ -61,6 +88,7 @@ def _size(g: torch.Generator, dtype: torch.dtype) -> float:
     EXTREME_KINDS,
     "large logits",
     "exp overflows, or a clamp makes different logits equal.",
+    beside=("grouped", "scale", "causal", "boolean"),
     dtypes=FULL,
     strict=True,
 )
@@ -71,12 +99,35 @@ def _large(g: torch.Generator, dtype: torch.dtype) -> Case:
 
 @kind(
     EXTREME_KINDS,
+    "logits far beyond the cap",
+    "tanh is written with exponentials that overflow: ∞/∞ is NaN.",
+    needs="softcap",
+    beside=("grouped", "scale", "causal"),
+)
+def _beyond_cap(g: torch.Generator, dtype: torch.dtype) -> Case:
+    n = draw.integer(g, 3, 6)
+    logits = 2.0 ** (10 + 2 * torch.randint(3, (n,), generator=g, dtype=torch.float64))
+    logits[1:] *= draw.normal(g, n - 1).sign()
+    logits[0] *= -1 if draw.coin(g) else 1  # the one key of a first row under `is_causal`
+    logits[1] = -logits[0]
+    case = draw.level(logits, g, dtype)
+    return replace(case, softcap=draw.pick(g, 0.5, 1.0, 2.5))
+
+
+@kind(
+    EXTREME_KINDS,
     "very negative logits",
     "A running maximum that starts at 0 or at a finite floor lets every weight underflow.",
+    beside=("grouped", "scale", "causal", "boolean"),
     strict=True,
 )
 def _negative(g: torch.Generator, dtype: torch.dtype) -> Case:
     n = draw.integer(g, 2, 6)
+    if draw.coin(g):  # equal logits and values: no format and no rounding makes a difference
+        half = dtype == torch.float16
+        size = draw.pick(g, 2.0**14, 1.5 * 2**15) if half else 2.0 ** draw.pick(g, 14, 20, 30)
+        case = draw.level(draw.constant(-size, n)[0], g, dtype)
+        return replace(case, value=case.value[..., :1, :].expand(1, 1, n, -1).contiguous())
     return draw.loud(draw.constant(-_size(g, dtype), n), draw.gaps(g, n), g, dtype)
 
 
@@ -168,6 +219,7 @@ def _masked_chunks(g: torch.Generator, dtype: torch.dtype) -> Case:
     "sinks beside very negative logits",
     "The maximum is taken over the keys alone, or the sink's 1 is added after the shift.",
     needs="sinks",
+    beside=("scale", "causal"),
     strict=True,
 )
 def _sinks_far(g: torch.Generator, dtype: torch.dtype) -> Case:

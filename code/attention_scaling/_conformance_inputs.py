@@ -93,6 +93,16 @@ def loud(coarse: torch.Tensor, fine: torch.Tensor, g: torch.Generator, dtype: to
     return Case(q.to(dtype), k.to(dtype), v.to(dtype))
 
 
+def level(logits: torch.Tensor, g: torch.Generator, dtype: torch.dtype) -> Case:
+    """One query of one component, whose logits (S,) are given; both factors fit the format."""
+    r = 2.0 ** math.ceil(math.log2(max(float(logits.abs().max()), 1.0)) / 2)
+    q, k = torch.full((1, 1, 1, 1), r, dtype=torch.float64), (logits / r)[None, None, :, None]
+    width = integer(g, 1, 3)
+    v = integer(g, 1, 3) * normal(g, 1, 1, len(logits), width).sign()
+    v = v + torch.arange(len(logits))[:, None]
+    return Case(q.to(dtype), k.to(dtype), torch.where(v == 0, 1.0, v).to(dtype))
+
+
 def constant(size: float, n: int) -> torch.Tensor:
     return torch.full((1, n), size, dtype=torch.float64)
 

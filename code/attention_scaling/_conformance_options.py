@@ -49,9 +49,14 @@ def _low_scale(g: torch.Generator, dtype: torch.dtype) -> Case:
     "scale of zero or below with a mask",
     "The mask is multiplied by the factor: 0·(−∞) is NaN, and a negative factor turns it round.",
     needs="scale attn_mask",
+    gradients=True,
 )
 def _low_scale_masked(g: torch.Generator, dtype: torch.dtype) -> Case:
-    return draw.masked(g, replace(draw.ordinary(g, dtype), scale=draw.pick(g, 0.0, -0.25, -1.0)))
+    case = replace(draw.ordinary(g, dtype), scale=draw.pick(g, 0.0, -0.25, -1.0))
+    if draw.coin(g):
+        return draw.masked(g, case)
+    bias = draw.normal(g, *draw.shape_of_logits(case))
+    return replace(case, attn_mask=bias.to(dtype))
 
 
 @kind(
@@ -59,6 +64,7 @@ def _low_scale_masked(g: torch.Generator, dtype: torch.dtype) -> Case:
     "scale of zero or below, causal",
     "The causal mask is multiplied by the factor: 0·(−∞) is NaN.",
     needs="scale is_causal",
+    gradients=True,
 )
 def _low_scale_causal(g: torch.Generator, dtype: torch.dtype) -> Case:
     case = draw.ordinary(g, dtype, length=draw.integer(g, 2, 5))
@@ -121,6 +127,7 @@ def _grouped(g: torch.Generator, dtype: torch.dtype) -> Case:
     "rows without a key",
     "NaN appears in rows of padding, and spreads to all gradients.",
     needs="attn_mask",
+    beside=("grouped", "scale", "low scale", "cap", "sinks"),
     gradients=True,
 )
 def _dead_rows(g: torch.Generator, dtype: torch.dtype) -> Case:
@@ -152,7 +159,10 @@ def _nonfinite(g: torch.Generator, dtype: torch.dtype) -> Case:
 
 
 @kind(
-    OPTION_KINDS, "other layouts", "Shapes other than four dimensions and L = S, or strided inputs."
+    OPTION_KINDS,
+    "other layouts",
+    "Shapes other than four dimensions and L = S, or strided inputs.",
+    beside=("grouped", "causal", "boolean", "bias"),
 )
 def _layouts(g: torch.Generator, dtype: torch.dtype) -> Case:
     case = draw.ordinary(g, dtype, keys=draw.integer(g, 1, 7))
@@ -168,17 +178,13 @@ def _layouts(g: torch.Generator, dtype: torch.dtype) -> Case:
 @kind(
     OPTION_KINDS,
     "soft cap",
-    "The cap has another formula, or is applied after the mask and lifts −∞ to −c.",
-    needs="softcap attn_mask",
+    "The cap is ignored, or has another formula.",
+    needs="softcap",
     gradients=True,
 )
 def _cap(g: torch.Generator, dtype: torch.dtype) -> Case:
     case = draw.ordinary(g, dtype)
-    case = replace(case, query=4 * case.query, softcap=draw.pick(g, 1.0, 2.5, 5.0))
-    if draw.coin(g):
-        return draw.masked(g, case)
-    bias = draw.normal(g, *draw.shape_of_logits(case))
-    return replace(case, attn_mask=bias.to(dtype))
+    return replace(case, query=4 * case.query, softcap=draw.pick(g, 1.0, 2.5, 5.0))
 
 
 @kind(

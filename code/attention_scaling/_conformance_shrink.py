@@ -30,6 +30,15 @@ def _parts(size: int) -> Iterator[list[int]]:
 def _fewer(case: Case) -> Iterator[Case]:
     if case.attn_mask is not None:
         yield replace(case, attn_mask=None)
+    for change in (
+        replace(case, scale=None),
+        replace(case, softcap=None),
+        replace(case, sinks=None),
+    ):
+        if len(change.options) < len(case.options):
+            yield change
+    if case.enable_gqa:
+        yield _ungrouped(case)
     dims = case.query.dim()
     heads = -3 if dims > 2 else None
     for axis in range(-dims, -2):
@@ -52,6 +61,13 @@ def _fewer(case: Case) -> Iterator[Case]:
         yield _cut(case, -1, part, "value", mask=False)
     if case.is_causal:
         yield replace(case, is_causal=False)
+
+
+def _ungrouped(case: Case) -> Case:
+    """The same heads, with keys and values repeated."""
+    group = case.query.shape[-3] // case.key.shape[-3]
+    k, v = (x.repeat_interleave(group, dim=-3) for x in (case.key, case.value))
+    return replace(case, key=k, value=v, enable_gqa=False)
 
 
 def _fewer_groups(case: Case) -> Iterator[Case]:

@@ -42,15 +42,19 @@ def truth(case: Case, *, strict: bool) -> Truth:
     - (m + 6) u |s| Σ|qᵢkᵢ| for m products that are not zero (m for the sum, 4 for √s on both
       sides and its own rounding, the rest for log₂ e), and by nothing where no step rounds;
     - 4 ũ |s| Σ|qᵢkᵢ| + 2 ũ |b| more, where scores may be stored in the inputs' format of roundoff
-      ũ (not `strict`): factor on both sides, product, mask; and as much again in a cap;
-    - 3 u (|s Σ qᵢkᵢ| + |b|) in the addition of a bias, 8 u c in a cap;
+      ũ (not `strict`): factor on both sides, product, mask; and ũ (m − z) in a shift by the largest
+      number m of the row, a sink included, for z and for the sink;
+    - 8 u c in a cap, and 4 ũ times the smaller of its argument and c where scores may be stored;
+      an error of what is capped counts by what the cap leaves of it;
+    - 3 u (|s Σ qᵢkᵢ| + |b|) in the addition of a bias;
     - 3 u |z_max| + 4 u (z_max − z) in the shift, which may be done on multiples by log₂ e, and
       3 u |sink| where that is larger.
 
     A weight then lies between those that z ± δ give at the worst. Weights that sum to 1 count their
     errors times v − o, beside a sink times v. Then come 8 (S + 8) u for sums and rescaling over S
     keys and for an exp of 20 ulp; ũ for weights that are rounded before they meet the values; and ũ
-    for the result.
+    for the result. Not among the faithful is exp(z − lse) with a rounded logarithm of the sum: the
+    error of a large lse is common to all weights of a row, whose sum is then not 1.
 
     Parameters
     ----------
@@ -78,7 +82,7 @@ def truth(case: Case, *, strict: bool) -> Truth:
     z = scale * raw
     delta = torch.where(exact, 0.0, (products + 6) * u * size) + 4 * stored * size
     if case.softcap is not None:
-        z = case.softcap * (z / case.softcap).tanh()
+        z, delta = _capped(z, delta, case.softcap)
         delta = delta + 8 * u * case.softcap + 4 * stored * size.clamp(max=case.softcap)
     delta = delta + torch.where(bias == 0, 0.0, 3 * u * (z.abs() + bias.abs()))
     delta = delta + 2 * stored * bias.abs()
@@ -92,6 +96,10 @@ def truth(case: Case, *, strict: bool) -> Truth:
     if wide.sinks is not None:
         sink = wide.sinks[:, None, None].expand(*z.shape[:-1], 1)
         delta = delta + 3 * u * sink.abs()
+    highest = top if sink is None else torch.maximum(top, sink)
+    delta = delta + stored * (highest - z).nan_to_num(0.0, 0.0, 0.0)
+    if sink is not None:
+        delta = delta + stored * (highest - sink)
     shift = top.masked_fill(top == -math.inf, 0.0)  # so that float64 is exact enough here
     p, spread = _weights(z - shift, delta, None if sink is None else sink - shift)
 
@@ -108,6 +116,16 @@ def truth(case: Case, *, strict: bool) -> Truth:
     )
     dead = (top == -math.inf) | (top < 0.99 * torch.finfo(dtype).min)
     return Truth(output, tolerance, dead.expand(output.shape))
+
+
+def _capped(z: torch.Tensor, delta: torch.Tensor, cap: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """c tanh(z/c), and how far it can get with an argument within z ± delta."""
+
+    def bend(x: torch.Tensor) -> torch.Tensor:
+        return cap * (x / cap).tanh()
+
+    middle = bend(z)
+    return middle, torch.maximum(bend(z + delta) - middle, middle - bend(z - delta))
 
 
 def _mask(case: Case) -> tuple[torch.Tensor, torch.Tensor]:

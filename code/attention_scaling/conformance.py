@@ -86,9 +86,10 @@ class ConformanceReport:
             return f"{'exposed' if found[0].hardening else 'FAILS'} in {where}"
         if name in self.not_applicable:
             return "not applicable"
-        if name in self.refused and not self.passed[name]:
-            return f"refused: {self.refused[name]}"
-        return f"right in {self.passed[name]} examples"
+        right, error = self.passed[name], self.refused.get(name)
+        if not right:
+            return "declined, as it may be" if error is None else f"refused: {error}"
+        return f"right in {right} examples" + (f", others refused: {error}" if error else "")
 
 
 def check_attention(
@@ -114,7 +115,8 @@ def check_attention(
     dtypes : torch.dtype or a sequence of them
         Formats to try, of float16, bfloat16, float32, float64.
     examples : int
-        Inputs drawn for each kind and dtype.
+        Inputs drawn for each kind and dtype. A kind that combines options draws more, if it needs
+        to, so that each pair that the function takes comes once by itself.
     seed : int
         Of the generator.
     options : names, optional
@@ -135,11 +137,14 @@ def check_attention(
     Notes
     -----
     A function that returns NaN for a row without any key is accused: zeros (as PyTorch gives) and
-    the mean of all values (as masks of finite numbers give) are both accepted. An error counts as
-    refused, not as a mistake. The bound on rounding is derived in ``_conformance_truth.truth``: it
-    takes float32 for sums and softmax (a GPU's TF32 is not that) and, in most kinds, allows scores
-    stored in half precision. Gradients are compared with float64 inputs, where the function takes
-    them, and to float32's precision.
+    the mean of all values (as masks of finite numbers give) are both accepted, and so is whatever
+    lies between the values. An error counts as refused, not as a mistake.
+
+    The bound on rounding is derived in ``_conformance_truth.truth``: it takes float32 for sums and
+    softmax (a GPU's TF32 is not that) and, in most kinds, allows scores stored in half precision.
+    It does not allow exp(z − lse) with a rounded logarithm lse of the sum, whose weights do not sum
+    to 1 where logits are large. Gradients, of sinks and of a bias too, are compared with float64
+    inputs, where the function takes them, and to float32's precision.
     """
     if not callable(attention):
         raise TypeError(

@@ -169,7 +169,8 @@ def qk_clip(
     w_k : tensor, shape (H_kv·d, d_model)
         H_kv divides H; query head h uses key head h // (H / H_kv). Same d, dtype and device.
     max_logits : tensor, shape (H,)
-        S of each query head, finite, after the factor and before mask and softmax.
+        S of each query head, finite: its largest logit after the factor, over the pairs that
+        softmax sees, or over all, which is never less and may clip more.
     threshold : float
         τ, positive.
     alpha : float

@@ -22,6 +22,7 @@ from scaling_book.audit.implementations import (
 )
 from scaling_book.audit.model_attention import MODELS, eager
 from scaling_book.audit.wrong_attention import VARIANTS, Chunked, Textbook
+from scaling_book.audit.wrong_together import MEETINGS
 
 LOW_CAUSAL = "scale of zero or below, causal"
 LEAKS = "NaN or infinity behind the mask"
@@ -96,8 +97,8 @@ def test_each_wrong_variant_is_accused_of_its_kind(name):
 
 
 def test_every_kind_has_a_variant():
-    kinds = [variant.kind for variant in VARIANTS]
-    assert sorted(kinds) == sorted(set(CONFORMANCE_KINDS) - {LEAKS})
+    kinds = {variant.kind for variant in (*VARIANTS, *MEETINGS)}
+    assert kinds == set(CONFORMANCE_KINDS) - {LEAKS}
 
 
 # The same again
@@ -173,6 +174,8 @@ def test_models_get_the_mask_in_the_form_that_they_give_it(monkeypatch):
         {"is_causal": True},
         {"attn_mask": torch.tensor([[True, False], [True, True]])},
         {"attn_mask": torch.tensor([[0.0, -torch.inf], [0.0, 0.0]]).half()},
+        {"attn_mask": torch.tensor([[True, True], [True, True]]), "is_causal": True},
+        {"attn_mask": torch.zeros(1, 2).half(), "is_causal": True},
     ):
         assert torch.equal(attention(q, k, k, enable_gqa=True, softcap=2.0, **options), q)
         assert torch.equal(seen.pop("mask"), wanted)

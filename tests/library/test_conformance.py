@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,13 +13,17 @@ from torch.nn.functional import scaled_dot_product_attention as torch_attention
 
 from attention_scaling import (
     CONFORMANCE_KINDS,
+    _conformance_trial,
     check_attention,
     explicit_attention,
     fused_attention,
     online_attention,
 )
 from attention_scaling.__main__ import main
+from attention_scaling._conformance_case import Case
+from attention_scaling._conformance_levels import LEVELS
 
+HALF = (torch.float16, torch.bfloat16)
 LOW_CAUSAL = "scale of zero or below, causal"
 LEAKS = "NaN or infinity behind the mask"
 PROMISED = [kind for kind in CONFORMANCE_KINDS if kind != LEAKS]
@@ -34,7 +39,7 @@ def prepare(query, key, value, attn_mask, is_causal, scale, enable_gqa):
     if is_causal:
         keep = keep.tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        keep = attn_mask
+        keep = keep & attn_mask
     elif attn_mask is not None:
         bias = attn_mask
     return key, value, keep, bias, query.shape[-1] ** -0.5 if scale is None else scale
@@ -128,14 +133,15 @@ FAITHFUL = {
 
 @pytest.mark.parametrize("name", FAITHFUL)
 def test_no_faithful_implementation_is_accused(name):
-    report = check_attention(FAITHFUL[name], kinds=PROMISED, examples=3)
+    dtypes = [torch.float32] if "at a time" in name else [torch.float32, *HALF]
+    report = check_attention(FAITHFUL[name], kinds=PROMISED, examples=1, dtypes=dtypes)
     assert report.ok, str(report)
     assert report.factor == pytest.approx(1, abs=1e-3)
-    assert report.passed["plain"] == 3 * 3
+    assert report.passed["plain"] == len(dtypes)
 
 
 def test_torch_is_right_but_for_its_causal_kernel_with_a_scale_of_zero_or_below():
-    report = check_attention(torch_attention, examples=4, kinds=PROMISED)
+    report = check_attention(torch_attention, examples=1, kinds=PROMISED, dtypes=torch.float32)
     assert set(report.failed()) <= {LOW_CAUSAL}, str(report)
 
 
@@ -246,6 +252,117 @@ def with_sink(query, key, value, sinks=None, *, shift=True, times=1):
     return (e / total @ value.double()).to(query.dtype)
 
 
+class Meeting:
+    """Right, but for what it does where two things are given: it drops the second, for example.
+
+    Dropping groups is an error; they are repeated in another order instead.
+    """
+
+    def __init__(self, first, second, mistake):
+        self.first, self.second, self.mistake = first, second, mistake
+
+    def __call__(
+        self,
+        query,
+        key,
+        value,
+        attn_mask=None,
+        is_causal=False,
+        scale=None,
+        enable_gqa=False,
+        softcap=None,
+        sinks=None,
+    ):
+        case = Case(query, key, value, attn_mask, is_causal, scale, enable_gqa, softcap, sinks)
+        meet = GIVEN[self.first](case) and GIVEN[self.second](case)
+        if meet and self.mistake == "drop" and self.second == "grouped":
+            times = query.shape[-3] // key.shape[-3]
+            k, v = (torch.cat([x] * times, dim=-3) for x in (key, value))
+            case = replace(case, key=k, value=v, enable_gqa=False)
+        elif meet and self.mistake == "drop":
+            case = replace(case, **{LEVELS[self.second]: Case.__dict__[LEVELS[self.second]]})
+        elif meet and self.mistake == "slope":
+            case = replace(case, value=2 * value - value.detach())
+        result = case.with_one_mask().run(explicit_attention)
+        return result.double() if meet and self.mistake == "wide" else result
+
+
+def has_mask(case, dtype_is_bool, finite):
+    mask = case.attn_mask
+    if mask is None or (mask.dtype == torch.bool) != dtype_is_bool:
+        return False
+    return dtype_is_bool or bool((mask.isfinite() & (mask != 0)).any()) == finite
+
+
+GIVEN = {
+    "grouped": lambda case: case.enable_gqa,
+    "scale": lambda case: (case.scale or 0) > 0,
+    "low scale": lambda case: case.scale is not None and case.scale <= 0,
+    "cap": lambda case: case.softcap is not None,
+    "causal": lambda case: case.is_causal,
+    "boolean": lambda case: has_mask(case, True, True),
+    "additive": lambda case: has_mask(case, False, False),
+    "bias": lambda case: has_mask(case, False, True),
+    "sinks": lambda case: case.sinks is not None,
+}
+PAIRS = [
+    (first, second)
+    for first in GIVEN
+    for second in GIVEN
+    if first != second and LEVELS[first] != LEVELS[second]
+]
+
+
+def kinds_of(*pair):
+    """The kinds that try two options together."""
+    if "low scale" in pair and "causal" in pair:
+        return [LOW_CAUSAL]
+    if "low scale" in pair and {"boolean", "additive", "bias"} & set(pair):
+        return ["scale of zero or below with a mask"]
+    order = {
+        "sinks": "sinks with other options",
+        "cap": "soft cap with other options",
+        "grouped": "grouped heads with other options",
+        "scale": "given scale with masks",
+        "causal": "mask and causal together",
+    }
+    return [next(kind for main, kind in order.items() if main in pair)]
+
+
+class Capped:
+    """A cap that covers the triangle, or has a wrong formula."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __call__(self, query, key, value, is_causal=False, softcap=None):
+        key, value, keep, _, s = prepare(query, key, value, None, is_causal, None, False)
+        z = query.double() @ key.double().mT * s
+        if softcap is not None and self.how == "ramp":
+            z = softcap * (z / softcap).clamp(-1, 1)
+        elif softcap is not None and self.how == "exponential":
+            e = (2 * z / softcap).float().exp()
+            z = softcap * ((e - 1) / (e + 1)).double()
+        elif softcap is not None:
+            z = softcap * (z.masked_fill(~keep, -math.inf) / softcap).tanh()
+            return (safe_softmax(z) @ value.double()).to(query.dtype)
+        z = z.masked_fill(~keep, -math.inf)
+        return (safe_softmax(z) @ value.double()).to(query.dtype)
+
+
+def first_bias(query, key, value, attn_mask=None):
+    """Each chunk of 64 keys gets the bias of the first."""
+    n = key.shape[-2]
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        attn_mask = attn_mask[..., torch.arange(n) % 64]
+    return eager(query, key, value, attn_mask)
+
+
+def finite_triangle(query, key, value, is_causal=False):
+    masked = -1e4 if is_causal else -math.inf
+    return eager(query, key, value, is_causal=is_causal, masked=masked)
+
+
 MISTAKES = {
     "no factor": (partial(eager, left=lambda q, s: q), {"plain"}),
     "always the root": (
@@ -295,7 +412,48 @@ MISTAKES = {
     ),
     "empty chunks": (partial(eager, softmax=running), {"long rows with masked chunks"}),
     "strides forgotten": (as_if_contiguous, {"other layouts"}),
-    "cap over the mask": (capped_late, {"soft cap"}),
+    "cap over the mask": (capped_late, {"soft cap with other options"}),
+    "cap over the triangle": (Capped("triangle"), {"soft cap with other options"}),
+    "cap as a ramp": (Capped("ramp"), {"soft cap"}),
+    "cap by one exponential": (Capped("exponential"), {"logits far beyond the cap"}),
+    "no such path": (
+        Meeting("causal", "scale", "drop"),
+        {"given scale with masks"},
+    ),
+    "mask wins": (Meeting("additive", "causal", "drop"), {"mask and causal together"}),
+    "groups of another order": (
+        Meeting("causal", "grouped", "drop"),
+        {"grouped heads with other options"},
+    ),
+    "no sink beside the triangle": (
+        Meeting("causal", "sinks", "drop"),
+        {"sinks with other options", "sinks beside very negative logits"},
+    ),
+    "bias of the first chunk": (first_bias, {"long rows with other options"}),
+    "wide result beside a bias": (
+        Meeting("bias", "scale", "wide"),
+        {"format of the result"},
+    ),
+    "triangle of minus ten thousand": (finite_triangle, {"loud keys in the future"}),
+    "minus ten thousand in float16": (
+        lambda query, key, value, attn_mask=None: eager(
+            query,
+            key,
+            value,
+            attn_mask,
+            masked=-1e4 if query.dtype == torch.float16 else -math.inf,
+        ),
+        {"loud masked keys"},
+    ),
+    "floor in float16": (
+        lambda query, key, value: eager(
+            query,
+            key,
+            value,
+            softmax=partial(running, start=-1e4 if query.dtype == torch.float16 else -math.inf),
+        ),
+        {"very negative logits"},
+    ),
     "two sinks": (partial(with_sink, times=2), {"sinks"}),
     "sink beside the shift": (
         partial(with_sink, shift=False),
@@ -305,11 +463,35 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_each_kind_of_mistake_is_found(name):
+def test_each_kind_of_mistake_is_found(name, monkeypatch):
+    monkeypatch.setattr(_conformance_trial, "SHRINKING_CALLS", 20)
     attention, kinds = MISTAKES[name]
-    report = check_attention(attention, kinds=kinds, examples=10)
+    report = check_attention(attention, kinds=kinds, examples=8)
     assert not report.ok
     assert set(report.failed()) == kinds, str(report)
+
+
+@pytest.mark.parametrize("mistake", ["drop", "wide", "slope"])
+def test_a_mistake_of_any_two_options_is_found(mistake, monkeypatch):
+    """Each option dropped beside each other one; the format, and the gradient of the values."""
+    monkeypatch.setattr(_conformance_trial, "SHRINKING_CALLS", 0)
+    pairs = PAIRS
+    if mistake != "drop":  # the order makes no difference
+        pairs = [pair for pair in PAIRS if pair[0] < pair[1]]
+    if mistake == "wide":  # these have no such examples: a factor of 0 is one of the factors
+        causal = {"causal", "boolean", "additive", "bias"}
+        pairs = [pair for pair in pairs if "low scale" not in pair and not set(pair) <= causal]
+    missed = []
+    for first, second in pairs:
+        kinds = ["format of the result"] if mistake == "wide" else kinds_of(first, second)
+        report = check_attention(
+            Meeting(first, second, mistake),
+            kinds=kinds,
+            examples=8 if "low scale" in (first, second) else 1,
+            dtypes=torch.float32,
+        )
+        missed += [(first, second)] * report.ok
+    assert not missed
 
 
 def test_every_kind_has_a_mistake():
@@ -341,6 +523,40 @@ def test_gradients_are_compared():
     report = check_attention(attention, kinds=["plain"], examples=2)
     assert [finding.dtype for finding in report.findings] == [torch.float64]
     assert "gradient of key" in report.findings[0].symptom
+
+
+@pytest.mark.parametrize("first", ["sinks", "attn_mask"])
+def test_gradients_of_sinks_and_biases_are_compared(first):
+    kind = {"sinks": "sinks", "attn_mask": "bias"}[first]
+
+    def attention(query, key, value, attn_mask=None, sinks=None):
+        options = {"attn_mask": attn_mask, "sinks": sinks}
+        x = options[first]
+        if x is not None:
+            finite = x.masked_fill(x == -math.inf, 0.0)
+            options[first] = x + finite - finite.detach()
+        return explicit_attention(query, key, value, **options)
+
+    report = check_attention(attention, kinds=[kind], examples=1, dtypes=torch.float32)
+    assert [finding.dtype for finding in report.findings] == [torch.float64]
+    assert f"gradient of {first}" in report.findings[0].symptom
+
+
+@pytest.mark.parametrize("name", ["attn_mask", "sinks", "value"])
+def test_no_argument_may_be_overwritten(name):
+    """Not even −inf by the lowest number, which nan_to_num would make the same."""
+
+    def attention(query, key, value, attn_mask=None, sinks=None):
+        options = {"attn_mask": attn_mask, "sinks": sinks}
+        right = explicit_attention(query, key, value, **options)
+        x = {**options, "value": value}[name]
+        if x is not None and x.is_floating_point():
+            x.copy_(x.clamp(min=-1e4) if name == "attn_mask" else x + 1)
+        return right
+
+    kind = {"attn_mask": "rows without a key", "sinks": "sinks", "value": "plain"}[name]
+    report = check_attention(attention, kinds=[kind], examples=6, dtypes=torch.float32)
+    assert f"overwrites its argument {name}" in report.findings[0].symptom
 
 
 def test_arguments_must_not_be_overwritten():
@@ -415,7 +631,8 @@ def test_the_factor_is_measured_and_named(name):
 
 def test_the_same_seed_draws_the_same_and_another_seed_others():
     attention, kinds = MISTAKES["no factor"]
-    texts = [str(check_attention(attention, kinds=kinds, seed=seed)) for seed in (0, 0, 1)]
+    check = partial(check_attention, attention, kinds=kinds, dtypes=torch.float32)
+    texts = [str(check(seed=seed)) for seed in (0, 0, 1)]
     assert texts[0] == texts[1] != texts[2]
 
 

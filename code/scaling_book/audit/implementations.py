@@ -29,12 +29,13 @@ from scaling_book.audit import files
 from scaling_book.audit.fingerprint import ROOT
 from scaling_book.audit.model_attention import MODELS, eager
 from scaling_book.audit.wrong_attention import VARIANTS, Textbook
+from scaling_book.audit.wrong_together import MEETINGS
 
 __all__ = ["IMPLEMENTATIONS", "Implementation", "attempt", "back_end", "failed", "read_record"]
 
 COMMAND = "python -m scaling_book.audit.implementations"
 RECORD = ROOT / "data" / "conformance.json"
-SEED, EXAMPLES = 0, 40
+SEED, EXAMPLES = 0, 20
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PLAIN_OPTIONS = ("attn_mask", "is_causal", "scale", "enable_gqa")
 
@@ -107,10 +108,9 @@ def _implementations() -> Iterable[Implementation]:
     for model in MODELS:
         load = partial(eager, model)
         yield Implementation(model.name, "models", model.function, load, model.options)
-    here = "scaling_book.audit.wrong_attention"
-    yield Implementation("nothing wrong", "wrong", f"{here}.Textbook", Textbook)
-    for variant in VARIANTS:
-        place = f"{here}.{type(variant).__name__}"
+    yield Implementation("nothing wrong", "wrong", f"{Textbook.__module__}.Textbook", Textbook)
+    for variant in (*VARIANTS, *MEETINGS):
+        place = f"{type(variant).__module__}.{type(variant).__name__}"
         load = partial(_same, variant)
         yield Implementation(variant.name, "wrong", place, load, mistake=variant.kind)
 

@@ -113,10 +113,13 @@ def _as_models_give_it(
 ) -> Tensor | None:
     """The mask to be added: 0 or a bias where a pair is kept, the format's end where not."""
     lowest = torch.finfo(query.dtype).min
-    if is_causal:
-        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
-    if attn_mask is None:
-        return None
-    if attn_mask.dtype == torch.bool:
-        return torch.zeros(attn_mask.shape, dtype=query.dtype).masked_fill(~attn_mask, lowest)
-    return attn_mask.clamp(min=lowest)
+    seen = (
+        torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril() if is_causal else None
+    )
+    if attn_mask is None or attn_mask.dtype == torch.bool:
+        keep = seen if attn_mask is None else attn_mask if seen is None else attn_mask & seen
+        if keep is None:
+            return None
+        return torch.zeros(keep.shape, dtype=query.dtype).masked_fill(~keep, lowest)
+    added = attn_mask.clamp(min=lowest)
+    return added if seen is None else added.masked_fill(~seen, lowest)

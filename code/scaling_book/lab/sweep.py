@@ -27,18 +27,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import joblib
-from joblib.externals.loky.process_executor import TerminatedWorkerError
-from joblib.parallel import get_active_backend
 from tqdm import tqdm
 
+from scaling_book.lab.sweep_backend import TerminatedWorkerError, outcomes
 from scaling_book.lab.sweep_records import (
     Json,
     Record,
@@ -71,28 +69,21 @@ __all__ = [
     "unpack",
 ]
 
+CODE = Path(__file__).resolve().parents[2]
 AGAIN = "run the same command again: it does only what is missing"
-WORKERS_START = 60  # seconds
-DIED = "the process that ran it died, twice: killed, out of memory, or crashed"
+DIED = "its process died again when it ran alone: killed, out of memory, or crashed"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run without a result: its config, and the traceback or what else is known."""
+    """A run without a result: its config, what happened in one line, and in full if known."""
 
     config: dict[str, Any]
     error: str
+    trace: str = ""
 
     def __str__(self) -> str:
-        return f"{canonical(self.config)}: {self.error.strip().splitlines()[-1]}"
-
-
-@dataclass(frozen=True)
-class _Lost:
-    """A run that ended without an outcome, and why."""
-
-    key: str
-    error: BaseException
+        return f"{canonical(self.config)}: {self.error}"
 
 
 class SweepError(RuntimeError):
@@ -111,19 +102,13 @@ def _commit() -> dict[str, Any]:
     """The commit of the code that runs, and whether the code differs from it."""
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *words]
+        command = ["git", "-C", str(CODE), *words]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         return done.stdout.strip()
 
     try:
-        status = git(
-            "status",
-            "--porcelain",
-            "--untracked-files=no",
-            "--",
-            git("rev-parse", "--show-toplevel") + "/code",
-        )
-        return {"commit": git("rev-parse", "HEAD"), "modified": bool(status)}
+        changed = git("status", "--porcelain", "--", ".")
+        return {"commit": git("rev-parse", "HEAD"), "modified": bool(changed)}
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "modified": None}
 
@@ -148,69 +133,6 @@ def _only_sweep_in(folder: Path) -> Iterator[None]:
                 f"another sweep is writing into {folder}: wait for its end, or use another folder"
             ) from None
         yield
-
-
-def _telling_of_deaths(active: Any) -> Any:
-    """A Dask backend like `active` that gives an outcome for a run that cost workers their lives.
-
-    Dask itself hands the run of a worker that died to another one, and gives up after a few
-    deaths. It does not tell joblib, which would then wait for ever.
-    """
-    from distributed import KilledWorker
-
-    class Backend(type(active)):  # type: ignore[misc]
-        def submit(self, func: Any, callback: Callable[[Any], Any]) -> Any:
-            future = super().submit(func, callback)
-            ((_, _, named),) = func.items
-
-            def report(done: Any) -> None:
-                if (error := done.exception()) is not None:
-                    callback(_Lost(named["key"], error))
-
-            future.add_done_callback(report)
-            return future
-
-        def retrieve_result_callback(self, out: Any) -> Any:
-            if not isinstance(out, _Lost):
-                return super().retrieve_result_callback(out)
-            if isinstance(out.error, KilledWorker):
-                return [{"key": out.key, "died": True}]
-            raise out.error
-
-        def effective_n_jobs(self, n_jobs: int = 1) -> int:
-            # With one, joblib would do the run in the process that calls.
-            return max(2, found) if (found := super().effective_n_jobs(n_jobs)) else 0
-
-    # A worker that died, or one of a cluster that grows when needed, takes a while to start.
-    patience = active.wait_for_workers_timeout and max(
-        WORKERS_START, active.wait_for_workers_timeout
-    )
-    return Backend(client=active.client, wait_for_workers_timeout=patience, **active.submit_kwargs)
-
-
-@contextmanager
-def _outcomes(tasks: Iterator[Any], workers: int | None, apart: bool) -> Iterator[Iterator[Any]]:
-    """What the tasks return, as they end: on the configured backend, else on local processes.
-
-    One run at a time goes to each worker: what has been handed out is what a dead one can lose.
-    `apart`: not in this process, whatever the number of workers.
-    """
-    active, configured = get_active_backend()
-    backend: dict[str, Any] = {}
-    if type(active).__name__ == "DaskDistributedBackend":
-        backend = {"backend": _telling_of_deaths(active)}
-    elif type(active).__name__ == "LokyBackend":
-        backend = {"backend": "loky", "inner_max_num_threads": 1}
-    jobs = configured if workers is None else workers
-    with joblib.parallel_config(**backend, n_jobs=max(2, jobs) if apart else jobs):
-        parallel = joblib.Parallel(
-            batch_size=1, pre_dispatch="n_jobs", return_as="generator_unordered"
-        )
-        with warnings.catch_warnings():
-            # Joblib warns of results nobody has taken when a sweep is stopped, which says so itself
-            warnings.filterwarnings("ignore", message=".*tasks", category=UserWarning)
-            with closing(parallel(tasks)) as outcomes:
-                yield outcomes
 
 
 def _existing(folder: Path, keys: Sequence[str]) -> dict[str, Record]:
@@ -292,6 +214,7 @@ def _run_missing(
 ) -> dict[str, Failure]:
     """Add what is missing to `records` and to the folder; returns the failures."""
     failures: dict[str, Failure] = {}
+    deaths = dict.fromkeys(wanted, 0)  # around each run: it may have caused them, or not
 
     def attempts(keys: Sequence[str], handed_out: set[str]) -> Iterator[Any]:
         for key in keys:
@@ -303,10 +226,11 @@ def _run_missing(
         handed_out: set[str] = set()
         died: set[str] = set()
         try:
-            with _outcomes(attempts(keys, handed_out), workers, apart) as outcomes:
-                for outcome in outcomes:
+            with outcomes(attempts(keys, handed_out), workers, apart) as ended:
+                for outcome in ended:
                     if "died" in outcome:
                         died.add(outcome["key"])
+                        deaths[outcome["key"]] += 1  # the cluster has tried it several times
                     else:
                         take(outcome)
         except TerminatedWorkerError:  # all workers on this machine end with the one that died
@@ -314,30 +238,33 @@ def _run_missing(
         return [key for key in keys if key in died]
 
     def take(outcome: Mapping[str, Any]) -> None:
-        key, error = outcome["key"], outcome["error"]
-        if error is None:
+        key = outcome["key"]
+        if outcome["error"] is None:
             record = make_record(wanted[key], outcome["result"], outcome["provenance"] | extra)
             write_record(folder, record)
             records[key] = record
+            bar.update()
         else:
-            failures[key] = Failure(wanted[key], error)
-            _say(f"Failed: {canonical(wanted[key])}\n{error}")
+            fail(key, outcome["error"], outcome["trace"])
+
+    def fail(key: str, error: str, trace: str = "") -> None:
+        failures[key] = Failure(wanted[key], error, trace)
+        _say(f"Failed: {failures[key]}\n{trace}".rstrip())
         bar.update()
 
-    suspects: list[str] = []
     try:
-        while missing := [key for key in wanted if key not in {*records, *failures, *suspects}]:
-            if lost := run_all(missing):
-                _say(f"A worker died; {len(lost)} runs were in flight and are tried again, alone.")
-                suspects += lost
-        for key in suspects:
-            if run_all([key], apart=True):
-                failures[key] = Failure(wanted[key], DIED)
-                _say(f"Failed: {failures[key]}")
-                bar.update()
+        while left := [key for key in wanted if key not in records and key not in failures]:
+            if together := sorted((k for k in left if deaths[k] < 2), key=lambda k: deaths[k]):
+                lost = run_all(together)
+                for key in lost:
+                    deaths[key] += 1
+                if lost:
+                    _say(f"A worker died. Runs in flight: {len(lost)}; they are tried again.")
+            elif run_all(left[:1], apart=True):
+                fail(left[0], DIED)
     except BaseException as error:
         _say(
-            f"Stopped ({type(error).__name__}) with {len(records)} of {len(wanted)} runs recorded "
+            f"Stopped ({type(error).__name__}); {len(records)} of {len(wanted)} runs are recorded "
             f"in {folder}. To go on, {AGAIN}."
         )
         raise

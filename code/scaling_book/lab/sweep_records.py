@@ -50,8 +50,8 @@ class RecordError(ValueError):
 
 
 def canonical(value: Any) -> str:
-    """The one way of writing `value` as JSON: keys sorted, nothing between the signs."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """The one way of writing `value` as JSON: in ASCII, names sorted, no spaces, one line."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def checked_json(value: Any, where: str) -> Any:
@@ -62,8 +62,10 @@ def checked_json(value: Any, where: str) -> Any:
     TypeError
         If a part of it is no JSON, or a name in it no text; says which part.
     """
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return str.__str__(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -84,18 +86,13 @@ def checked_json(value: Any, where: str) -> Any:
 def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config as JSON gives it back: names, and values that are finite numbers, text or lists.
 
-    Raises
-    ------
-    TypeError
-        If it is no mapping, if it is not flat, or if a part is no JSON.
-    ValueError
-        If a number is not finite: NaN differs from itself, so a run could not be found again.
+    Raises a TypeError or a ValueError that says which part is something else.
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"a config is a mapping of names to values, not {config!r}")
     flat: dict[str, Any] = checked_json(config, "config")
     for name, value in flat.items():
-        if '{"' in canonical(value) and _holds_mapping(value):
+        if _holds_mapping(value):
             raise TypeError(f"config[{name!r}] holds a mapping: configs are flat; name each entry")
         try:
             json.dumps(value, allow_nan=False)
@@ -132,7 +129,6 @@ def make_record(config: Mapping[str, Any], result: Any, provenance: Mapping[str,
 
 
 def _verified(text: str, where: str) -> Record:
-    """The record that `text` holds, if it is whole."""
     try:
         record = json.loads(text)
     except ValueError as error:
@@ -181,20 +177,21 @@ def remove_leftovers(folder: Path) -> int:
 
 
 def read_record(path: Path) -> Record:
-    """Read one record and check it.
-
-    Raises
-    ------
-    RecordError
-        If it is damaged, or if its config is not the one its name stands for.
-    """
+    """Read a record; raises a `RecordError` if it is damaged, or in the file of another config."""
     try:
         record = _verified(path.read_text(encoding="utf-8"), path.name)
     except UnicodeDecodeError:
         raise RecordError(f"{path.name}: no text in UTF-8") from None
-    if path.stem != (key := config_key(record["config"])):
+    if path.stem != (key := _key_of(record, path.name)):
         raise RecordError(f"{path.name}: holds another config, whose key is {key}")
     return record
+
+
+def _key_of(record: Record, where: str) -> str:
+    try:
+        return config_key(record["config"])
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{where}: {error}") from None
 
 
 def load_records(folder: Path) -> list[Record]:
@@ -234,12 +231,8 @@ def _shared(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The entries that all mappings have in common."""
     if not mappings:
         return {}
-    rest = [{name: canonical(value) for name, value in one.items()} for one in mappings[1:]]
-    return {
-        name: value
-        for name, value in mappings[0].items()
-        if all(one.get(name) == canonical(value) for one in rest)
-    }
+    texts = [{canonical([name, value]) for name, value in one.items()} for one in mappings]
+    return dict(json.loads(text) for text in set.intersection(*texts))
 
 
 def pack(records: Iterable[Record], path: Path, *, digits: int = 17) -> None:
@@ -255,7 +248,11 @@ def pack(records: Iterable[Record], path: Path, *, digits: int = 17) -> None:
     """
     if not 1 <= digits <= 17:
         raise ValueError(f"digits must be from 1 to 17, not {digits}")
-    by_key = {config_key(record["config"]): record for record in records}
+    by_key: dict[str, Record] = {}
+    for record in records:
+        key = config_key(record["config"])
+        if canonical(by_key.setdefault(key, record)) != canonical(record):
+            raise ValueError(f"two different records of {canonical(record['config'])}")
     chosen = [
         make_record(one["config"], _rounded(one["result"], digits), one["provenance"])
         for _, one in sorted(by_key.items())
@@ -284,7 +281,8 @@ def unpack(path: Path) -> list[Record]:
         raise RecordError(f"{path.name}: its first line is not that of packed records") from None
     if len(lines) != runs:
         raise RecordError(f"{path.name}: {len(lines)} lines of runs, but {runs} are announced")
-    records = []
+    records: list[Record] = []
+    keys: list[str] = []
     for number, line in enumerate(lines, start=2):
         where = f"{path.name}, line {number}"
         try:
@@ -293,4 +291,7 @@ def unpack(path: Path) -> list[Record]:
         except (ValueError, TypeError, KeyError):
             raise RecordError(f"{where}: no record") from None
         records.append(_verified(whole, where))
+        keys.append(_key_of(records[-1], where))
+    if keys != sorted(set(keys)):
+        raise RecordError(f"{path.name}: its lines are not in the order of their keys, each once")
     return records

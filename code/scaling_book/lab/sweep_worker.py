@@ -24,7 +24,7 @@ __all__ = ["Run", "attempt"]
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
-_one_run = threading.Lock()
+_one_run = threading.RLock()  # a run may itself do a sweep
 _followed: set[int] = set()
 
 
@@ -88,8 +88,9 @@ def attempt(run: Run, config_text: str, key: str, caller: int) -> dict[str, Any]
             if not isinstance(result, Mapping):
                 raise TypeError(f"a run must return a dict, not {type(result).__name__}")
             outcome["result"] = checked_json(result, "result")
-        except (Exception, SystemExit):
-            outcome["error"] = traceback.format_exc()
+        except (Exception, SystemExit) as error:
+            outcome["error"] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            outcome["trace"] = traceback.format_exc()
         seconds = time.perf_counter() - clock
     outcome["provenance"] = {
         "started": started.isoformat(timespec="seconds"),
