@@ -13,7 +13,8 @@ that the text shows (signs are not compared):
    source.
 4. A cell of a section that the paragraph links has it, or a text of a claim that it links may rest
    on it.
-5. It stands in a record in ``data/`` that the page names or whose loader its cells import.
+5. It stands in a record in ``data/`` that the page names or whose loader its cells import, and not
+   in a long list there: among hundreds of ranks any number can be found.
 6. ``allowed.yml`` says why it needs no evidence.
 
 What stands before the first section and from a section's first admonition on sums the page up:
@@ -330,10 +331,16 @@ def printed_by(output: Any) -> Iterator[str]:
         yield from (str(v) for kind, v in data.items() if kind.removeprefix(GLUE) in shown)
 
 
+#: A list of more numbers, or lists of them, than this is raw material.
+LONG = 30
+
+
 def _leaves(record: Any) -> Iterator[float]:
     if isinstance(record, dict):
         record = list(record.values())
     if isinstance(record, list):
+        if len(record) > LONG and not any(isinstance(part, dict) for part in record):
+            return
         for part in record:
             yield from _leaves(part)
     elif isinstance(record, int | float) and not isinstance(record, bool):
