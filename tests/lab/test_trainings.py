@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from distributed import LocalCluster
 
 from scaling_book.lab import experiments, star
 from scaling_book.lab.star import ARMS, HUNT, Arm, best_rate
@@ -145,6 +146,21 @@ def test_a_star_is_run_tuned_and_resumed(tmp_path, monkeypatch):
     assert [r["result"] for r in again] == [r["result"] for r in first]
     kept = [path for path, time in files.items() if path.stat().st_mtime_ns == time]
     assert len(kept) == len(files) - 1
+
+
+def test_a_star_runs_on_a_dask_cluster_as_it_does_here(tmp_path, monkeypatch):
+    arms = (Arm({**TINY, "steps": 2}, rates=(1e-3,), seeds=(0, 1)),)
+    monkeypatch.setattr(experiments, "QUESTIONS", {"tiny": arms})
+    monkeypatch.setattr(experiments, "HUNT", ())
+    here = experiments.record_all(tmp_path / "here", workers=1)
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    )
+    with cluster:
+        there = experiments.record_all(
+            tmp_path / "there", workers=1, dask=cluster.scheduler_address
+        )
+    assert [r["result"] for r in there] == [r["result"] for r in here]
 
 
 # The record itself
