@@ -11,6 +11,7 @@ import argparse
 import math
 import platform
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -80,7 +81,8 @@ def back_end(*backends: SDPBackend) -> Callable[..., Tensor]:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        with sdpa_kernel(list(backends)):
+        with sdpa_kernel(list(backends)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch says why it declines, beside the error
             return torch.nn.functional.scaled_dot_product_attention(
                 query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
             )

@@ -68,20 +68,19 @@ class TiledUnderMask(Meeting):
         return [query, *(torch.cat([x] * times, dim=-3) for x in others)]
 
 
-class TriangleUnderCap(Variant):
+class TriangleUnderCap(Meeting):
     """Writes the triangle into the scores, and then caps; masks come later."""
 
     name, kind = "cap(triangle)", "soft cap with other options"
 
-    def cap(self, z: Tensor, c: float) -> Tensor:
+    def meet(self, tensors: list[Tensor], options: dict[str, Any]) -> list[Tensor]:
         """Remembers the number."""
-        self.bound = c
-        return super().cap(z, c)
+        self.bound = options.get("softcap") or math.inf
+        return tensors
 
     def triangle(self, z: Tensor, s: float) -> Tensor:
         """Ends at −c, if there is a cap."""
-        bound, self.bound = self.bound, math.inf
-        return torch.where(torch.ones_like(z).triu(1) > 0, -bound - z, 0.0)
+        return _written_over(z, -self.bound)
 
     bound = math.inf
 
@@ -128,7 +127,13 @@ class TriangleAtTenThousand(Variant):
 
     def triangle(self, z: Tensor, s: float) -> Tensor:
         """In place of the scores."""
-        return torch.where(torch.ones_like(z).triu(1) > 0, -1e4 - z, 0.0)
+        return _written_over(z, -1e4)
+
+
+def _written_over(z: Tensor, number: float) -> Tensor:
+    """What has to be added for the future to hold a number, but where a mask has hidden it."""
+    future = torch.ones_like(z).triu(1) > 0
+    return torch.where(future & (z > -math.inf), number - z, 0.0)
 
 
 class QuotientOfExponentials(Variant):
