@@ -79,7 +79,7 @@ def test_evidence_speaks_no_language(slug):
     # A run of letters of four or more must be a name of code or of a function of the field.
     names = {"MultiheadAttention", "Linear", "xavier_uniform_", "d_model"}
     names |= {"softmax", "online_softmax", "online_attention", "explicit_attention"}
-    names |= {"scaled_dot_product_attention", "Adam", "Adafactor"}
+    names |= {"scaled_dot_product_attention", "Adam", "AdamW", "Adafactor"}
     for line in read_record():
         names |= set(re.findall(r"[A-Za-z_]{4,}", line.model_class))
     for m in measured(slug):
