@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from attention_scaling import CONFORMANCE_KINDS, check_attention
+from attention_scaling._conformance_case import Case
+from attention_scaling._conformance_truth import truth
 from scaling_book.audit import model_attention
 from scaling_book.audit.implementations import (
     DTYPES,
@@ -128,6 +130,46 @@ def test_the_kind_of_a_variant_is_found_where_it_was(name):
 def test_what_the_variants_start_from_is_right(right):
     report = check_attention(right, examples=3)
     assert report.ok, str(report)
+
+
+class StoredInHalf(Textbook):
+    """Keeps scores, cap and shift in the inputs' format, sinks among them, as model classes do."""
+
+    def scores(self, query, key, s):
+        self.dtype = query.dtype
+        return super().scores(query, key, s).to(self.dtype).double()
+
+    def weights(self, z, column):
+        if column is None:
+            return super().weights(z, None)
+        z = torch.cat([z.to(self.dtype), column.to(self.dtype).expand(*z.shape[:-1], 1)], dim=-1)
+        p = torch.softmax((z - z.amax(dim=-1, keepdim=True)).double(), dim=-1)
+        return p[..., :-1].to(self.dtype).double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scores_stored_in_half_precision_beside_a_sink_accuse_nobody(dtype):
+    """Not even where a sink is far above small scores, so that the shift is what rounds them."""
+    one, sink = torch.ones(1, 1, 1, 1, dtype=dtype), 9.0
+    for score in torch.linspace(0.01, 0.49, 25).tolist():
+        case = Case(one, score * one, one, sinks=torch.tensor([sink], dtype=dtype))
+        right = truth(case, strict=False)
+        assert (case.run(StoredInHalf()).double() - right.output).abs() <= right.tolerance
+    kinds = ["sinks", "sinks with other options"]
+    report = check_attention(StoredInHalf(), kinds=kinds, examples=20, dtypes=dtype)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_far_beyond_the_cap_its_height_counts_in_half_precision_too(dtype):
+    """There the stored scores' rounding is large, and the cap leaves nothing of it."""
+
+    class Higher(Textbook):
+        def cap(self, z, c):
+            return 1.25 * super().cap(z, c)
+
+    report = check_attention(Higher(), kinds=["logits far beyond the cap"], dtypes=dtype)
+    assert report.failed() == ("logits far beyond the cap",)
 
 
 # The command
